@@ -4,27 +4,17 @@ A line says where an object is defined. The object is imported when it is first 
 can list the names without loading scipy or scikit-learn.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import UserDict
 from importlib import import_module
 from typing import Any
 
 
-@dataclass(frozen=True, eq=False)
-class Choices(Mapping[str, Any]):
+class Choices(UserDict[str, Any]):
     """Objects of one kind by name, each imported from its ``module:attribute`` when first used."""
 
-    places: dict[str, str]
-
     def __getitem__(self, name: str) -> Any:
-        module, _, attribute = self.places[name].partition(":")
+        module, _, attribute = self.data[name].partition(":")
         return getattr(import_module(f"{__package__}.{module}"), attribute)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
 
 
 KERNELS = Choices(

@@ -40,28 +40,14 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 _OF_ONE_NETWORK: tuple[Stage, ...] = (
-    NEIGHBORS,
-    RECALL,
-    CONFIDENCE,
-    BASIS,
-    WIDTH,
-    COMPONENTS,
-    MOMENTS,
-    LOCALITY,
-    PATH,
-    VALIDATION,
-    PRUNE,
-    WEIGHTS,
-    REFINE,
+    *(NEIGHBORS, RECALL, CONFIDENCE, BASIS, WIDTH, COMPONENTS, MOMENTS, LOCALITY),
+    *(PATH, VALIDATION, PRUNE, WEIGHTS, REFINE),
 )
 
 STAGES: tuple[Stage, ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
-EMBEDDING: tuple[Stage, ...] = (
-    *STAGES[: STAGES.index(COMPONENTS) + 1],
-    EMBEDDED,
-)
+EMBEDDING: tuple[Stage, ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)
 """The stages of an embedding, which learns no targets."""
 
 
@@ -188,12 +174,14 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
         try:
             if RECALL.name in run.stages:
                 check_recall(run, context.min_recall)
-            _write_given(run, context)
+            if context.basis is not None and not run.has("given/values"):
+                basis = np.asarray(context.basis)
+                write_array(run.group("given"), "values", basis, "basis", "feature")
             if not missing:
                 leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
                 check_model(run, context.engine, leaves)
                 return
-            run_stage(missing[0], run, context, before_recording=check_still_locked)
+            _run_stage(missing[0], run, context, check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
@@ -202,12 +190,6 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             logger.warning("%s The damaged result is computed again.", error.problem)
             check_still_locked()
             run.forget(error.stage, error.parts)
-
-
-def _write_given(run: Run, context: FitContext) -> None:
-    """Store the given basis rows."""
-    if context.basis is not None and not run.has("given/values"):
-        write_array(run.group("given"), "values", np.asarray(context.basis), "basis", "feature")
 
 
 def _drop_scratch(run: Run, finished: Collection[str]) -> None:
@@ -224,12 +206,8 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     run.drop(*names)
 
 
-def run_stage(
-    stage: Stage,
-    run: Run,
-    context: FitContext,
-    *,
-    before_recording: Callable[[], None] = lambda: None,
+def _run_stage(
+    stage: Stage, run: Run, context: FitContext, check_still_locked: Callable[[], None]
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost."""
     context = in_run(context, run)
@@ -242,22 +220,16 @@ def run_stage(
     start = time.perf_counter()
     context.engine.begin_stage(cost.held_bytes)
     record = stage.compute(job)
-    seconds = time.perf_counter() - start
-    before_recording()
+    seconds = round(time.perf_counter() - start, 3)
+    check_still_locked()
     taken = {
-        "seconds": round(seconds, 3),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": seconds,
         "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }
-    run.finish_stage(
-        stage.name, {**record, "started": started.isoformat(timespec="seconds"), **taken}
-    )
-    logger.info(
-        "%s: %d rows in %.1f s",
-        stage.name,
-        seen.n_rows,
-        taken["seconds"],
-    )
+    run.finish_stage(stage.name, record | taken)
+    logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

@@ -83,31 +83,16 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
 def place_new(new: Path, target: Path) -> None:
     """Rename a file or directory without replacing anything but an empty directory."""
     try:
-        if new.is_dir():
-            # The system refuses to rename it to a file or to a directory with entries.
-            os.rename(new, target)
-        else:
-            _link(new, target)
+        if os.path.lexists(target) and not new.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        # The system refuses to rename a directory to a file or to a directory with entries.
+        os.rename(new, target)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
         raise ExistsError(
             f"{target} exists: another job wrote it during this one.", "Give another path."
         ) from error
-
-
-def _link(new: Path, target: Path) -> None:
-    """Rename a file to a free name."""
-    try:
-        os.link(new, target)
-    except (FileExistsError, FileNotFoundError):
-        raise
-    except OSError:
-        # Without hard links, the job that creates the empty file owns the name.
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        os.replace(new, target)
-    else:
-        new.unlink()
 
 
 @contextmanager

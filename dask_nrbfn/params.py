@@ -5,11 +5,13 @@ only change how the work is done (workers, threads, memory) are in `dask_nrbfn.e
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from functools import cache
 from inspect import cleandoc
 from numbers import Integral, Real
-from typing import Any, Self, TypeVar
+from textwrap import indent, wrap
+from typing import Any, Self
 
 from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
@@ -21,24 +23,23 @@ _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
 # The help shortens a longer default.
 _MAX_SHOWN_VALUES = 8
+_DOCSTRING_WIDTH = 92
 # An error shows only the type of a value with a longer representation, such as an array.
 _MAX_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True)
 class Option:
-    """Definition of a parameter: the command line, docstrings, the guide and checks show it.
+    """Definition of a parameter, for the command line, docstrings, the guide and checks.
 
     type: type of the value, or of each of several values. help: its effect.
     choices: all allowed texts; empty: any. prefix: texts with this prefix are allowed too.
     words: texts that are allowed instead of a number.
-    least, most, above: a number is from `least` to `most`, and more than `above`.
-    hint: added to the allowed values in an error.
+    least, most: a number is from `least` to `most`.
     none: meaning of None in words; without it None is not allowed.
     several: whether the value is a sequence. tunes: the parameter of a fit whose values are tried.
     metavar: placeholder of the value in the help; None: from the type.
     rare: whether the command line has it as ``--set NAME=VALUE`` only.
-    predicts: whether predictions from the arrays of a model depend on it.
     """
 
     default: Any
@@ -50,14 +51,11 @@ class Option:
     prefix: str | None = None
     least: float = -math.inf
     most: float = math.inf
-    above: float = -math.inf
-    hint: str = ""
     none: str | None = None
     several: bool = False
     tunes: str | None = None
     metavar: str | None = None
     rare: bool = False
-    predicts: bool = False
 
     @property
     def default_text(self) -> str:
@@ -78,12 +76,9 @@ class Option:
             allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
         else:
             allowed = "an integer" if self.type is int else "a number"
-            if self.above > self.least:
-                allowed += f" above {self.above} and at most {self.most}"
-            elif self.most == math.inf:
-                allowed += f" of at least {self.least}"
-            else:
-                allowed += f" from {self.least} to {self.most}"
+            no_most = self.most == math.inf
+            allowed += f" {'of at least' if no_most else 'from'} {self.least}"
+            allowed += "" if no_most else f" to {self.most}"
             allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
         return f"a few values, each {allowed}" if self.several else allowed
 
@@ -94,12 +89,20 @@ class Option:
         one = self.metavar or "|".join((*numbers, *self.choices, *self.words)) or "TEXT"
         return f"{one},..." if self.several else one
 
+    def documentation(self, name: str, default: Any) -> str:
+        """Return the entry of a docstring for a parameter with this name and default."""
+        own = replace(self, default=default)
+        shown, help = own.default_text, self.help
+        if default is None:
+            shown, help = "None", f"{help} None: {self.none}."
+        text = "\n".join(wrap(help, _DOCSTRING_WIDTH, break_on_hyphens=False))
+        return f"{name} : {self.allowed}, default={shown}\n{indent(text, '    ')}"
+
     def parse(self, text: str) -> Any:
         """Return the value that a text gives; a text that gives none stays, for `check`."""
         if self.several:
-            return tuple(
-                replace(self, several=False).parse(each.strip()) for each in text.split(",")
-            )
+            one = replace(self, several=False)
+            return tuple(one.parse(each.strip()) for each in text.split(","))
         try:
             return text if text in self.words else self.type(text)
         except ValueError:
@@ -116,10 +119,10 @@ class Option:
         else:
             wrong = [value]
         if wrong:
-            remedy = f"Give {self.allowed}"
-            remedy += "" if self.none is None else f", or leave `{name}` out"
-            remedy += f"; {self.hint}." if self.hint else "."
-            raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
+            shown, without = repr(wrong[0]), "" if self.none is None else f", or leave `{name}` out"
+            if len(shown) > _MAX_SHOWN_LETTERS and not isinstance(wrong[0], str):
+                shown = f"a {type(wrong[0]).__name__}"
+            raise ParameterError(f"`{name}` is {shown}.", f"Give {self.allowed}{without}.")
 
     def _allows(self, value: Any) -> bool:
         if isinstance(value, str) and value in self.words:
@@ -129,12 +132,7 @@ class Option:
         if self.type is str:
             begun = self.prefix is not None and value.startswith(self.prefix)
             return not self.choices or value in self.choices or begun
-        return bool(self.least <= value <= self.most and value > self.above)
-
-
-def option(*values: Any, **details: Any) -> Any:
-    """Return a dataclass field that is defined by an `Option` with these arguments."""
-    return _field(Option(*values, **details))
+        return bool(self.least <= value <= self.most)
 
 
 def _field(definition: Option) -> Any:
@@ -143,31 +141,35 @@ def _field(definition: Option) -> Any:
 
 def _word(default: str | None, choices: str, help: str, **details: Any) -> Any:
     """Return the option of a word; `choices` has | between them, and may be empty."""
-    return option(default, str, help, choices=tuple(filter(None, choices.split("|"))), **details)
+    words = tuple(filter(None, choices.split("|")))
+    return _field(Option(default, str, help, choices=words, **details))
 
 
 def _count(default: Any, help: str, least: int = 1, **details: Any) -> Any:
-    return option(default, int, help, least=least, **details)
+    return _field(Option(default, int, help, least=least, **details))
 
 
 def _number(default: float, help: str, most: float = 1, **details: Any) -> Any:
-    return option(default, float, help, most=most, **details)
+    return _field(Option(default, float, help, most=most, **details))
 
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters that are checked by their options when the object is made."""
+    """Parameters whose values, unless they are the defaults, are checked by their options."""
 
     def __post_init__(self) -> None:
         for name, definition in self.options().items():
-            value = getattr(self, name)
+            value, default = getattr(self, name), definition.default
+            if type(value) is type(default) and value == default:
+                continue
             if definition.several and isinstance(value, Iterable) and not isinstance(value, str):
                 value = tuple(value)
                 object.__setattr__(self, name, value)
             definition.check(name, value)
 
     @classmethod
-    def options(cls) -> dict[str, Option]:
+    @cache
+    def options(cls) -> Mapping[str, Option]:
         """Return the option of every parameter by its name."""
         return {field.name: field.metadata["option"] for field in fields(cls)}
 
@@ -176,24 +178,21 @@ class Params:
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
-_Kind = TypeVar("_Kind", bound=Params)
-
-
-def documented(kind: type[_Kind]) -> type[_Kind]:
-    """Add the parameters of a class to its docstring."""
-    lines = [cleandoc(str(kind.__doc__)), "", "Parameters", "----------"]
-    for name, each in kind.options().items():
-        lines += [f"{name} : {each.allowed}, default={each.default_text}", f"    {each.help}"]
-    kind.__doc__ = "\n".join(lines)
-    return kind
+def document(kind: type[Any], options: Mapping[str, Option]) -> None:
+    """Add the fields of a dataclass to its docstring, before its section Attributes."""
+    entries = [
+        options[each.name].documentation(each.name, each.default)
+        for each in fields(kind)
+        if each.init
+    ]
+    first, section, others = cleandoc(str(kind.__doc__)).partition("\n\nAttributes\n")
+    own = "\n".join(["Parameters", "----------", *entries])
+    kind.__doc__ = f"{first}\n\n{own}{section}{others}"
 
 
 _N_NEIGHBORS = 20
-_AUTO_FOR_CLASSES: dict[str, Any] = {"basis": "sknn", "features": "normalized"}
-_AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class FitParams(Params):
     """Parameters of a fit that change its result. A value that is not allowed is a ParameterError.
@@ -218,7 +217,7 @@ class FitParams(Params):
     confidence_threshold: float = _number(
         0.9,
         "Rows with a confidence below this threshold form the basis, unless it has a size.",
-        above=0,
+        least=1e-6,
     )
     basis: str = _word(
         "auto",
@@ -226,7 +225,6 @@ class FitParams(Params):
         "Centres of clusters, drawn rows, rows of low soft-kNN confidence, or the rows of an .npy "
         "file; auto: sknn for classes, kmeans for numbers.",
         prefix=GIVEN_PREFIX,
-        hint="given_basis returns the name of given rows",
         metavar="|".join(("auto", *BASES, "FILE")),
     )
     basis_size: int | None = _count(
@@ -256,7 +254,6 @@ class FitParams(Params):
         "auto|normalized|plain",
         "Activations of a row divided by their sum, or plain; auto: plain for numbers without "
         "components.",
-        predicts=True,
     )
     kernel: str = _word(
         "gaussian",
@@ -264,7 +261,6 @@ class FitParams(Params):
         "Function of t = distance / width: gaussian exp(-t^2 / 2); laplacian exp(-t); laplace-l1 "
         "the same of the l1 distance; matern32 (1 + a) exp(-a), a = sqrt(3) t; matern52 "
         "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t.",
-        predicts=True,
     )
     width_factor: float = _number(
         1.0,
@@ -302,7 +298,6 @@ class FitParams(Params):
         "Loss of a score; all except squared are of the margin m of one class against the others: "
         "squared-hinge max(0, 1 - m)^2, logistic log(1 + e^-m), hinge max(0, 1 - m), smoothed. "
         "They take up to 10 more passes over the rows, in a tuning up to 20.",
-        predicts=True,
     )
     prune: int | None = _count(
         None,
@@ -365,12 +360,12 @@ class FitParams(Params):
 
         ``cells="auto"`` stays: the number of cells follows from the rows.
         """
-        meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
-        meant["scale"] = "standard" if mixed else "none"
-        if self.components is not None:
-            meant["features"] = "normalized"
-        asked = {name for name in meant if getattr(self, name) == "auto"}
-        resolved = {name: meant[name] for name in asked}
+        values: dict[str, Any] = {
+            "basis": "kmeans" if numbers else "sknn",
+            "features": "plain" if numbers and self.components is None else "normalized",
+            "scale": "standard" if mixed else "none",
+        }
+        resolved = {name: values[name] for name in values if getattr(self, name) == "auto"}
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
             resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
@@ -379,10 +374,9 @@ class FitParams(Params):
         return replace(self, **resolved)
 
     @property
-    def predicting(self) -> tuple[Any, ...]:
+    def predicting(self) -> tuple[str, str, str]:
         """Values of the parameters on which predictions from the arrays of a model depend."""
-        options = self.options().items()
-        return tuple(getattr(self, name) for name, each in options if each.predicts)
+        return self.features, self.kernel, self.loss
 
     @property
     def normalized(self) -> bool:
@@ -424,17 +418,15 @@ def _tried(
 ) -> Any:
     """Return the field for the tried values of a parameter of a fit."""
     of_fit = FitParams.options()[name]
-    changes: dict[str, Any] = {"tunes": name, "several": True, "rare": rare, "predicts": False}
-    changes |= {"prefix": None, "metavar": None, "hint": "", "default": default, "help": help}
-    changes["none"] = (none or of_fit.default_text) if default is None else None
-    changes["choices"] = tuple(each for each in of_fit.choices if each != "auto")
-    return _field(replace(of_fit, **changes))
+    own: dict[str, Any] = {"default": default, "help": help, "rare": rare, "tunes": name}
+    own["none"] = (none or of_fit.default_text) if default is None else None
+    own["choices"] = tuple(each for each in of_fit.choices if each != "auto")
+    return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None))
 
 
 _BY_EFFORT = "by effort"
 
 
-@documented
 @dataclass(frozen=True, kw_only=True)
 class TuneParams(Params):
     """Values that a tuning tries, and rules by which it compares results.
@@ -512,6 +504,9 @@ class TuneParams(Params):
         return 1 if self.validation is not None else self.folds
 
 
+for _kind in (FitParams, TuneParams):
+    document(_kind, _kind.options())
+
 # Parameters of a fit that a tuning does not accept: the tuning chooses their values, or they would
 # change the network after its error was measured. Scale and basis are accepted, because they also
 # decide which other values are tried.
@@ -524,10 +519,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def _shown(value: object) -> str:
-    """Return how an error shows a value."""
-    text = repr(value)
-    short = isinstance(value, str) or len(text) <= _MAX_SHOWN_LETTERS
-    return text if short else f"a {type(value).__name__}"

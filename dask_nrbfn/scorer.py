@@ -1,7 +1,7 @@
 """Scoring: scores of blocks of rows, and the results that are computed from scores."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,6 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
 """Results by name: functions of a model and the scores (b, q) of rows; (b,) or (b, q)."""
 
 
-class ScoredBlock(NamedTuple):
-    """``scores`` float64 (b, q) of consecutive rows, and their ``targets`` as `LabelledBlock`."""
-
-    scores: Floats
-    targets: NDArray[Any] | None
-
-
 class Scorer:
     """Scores rows with a model, one block of activations at a time."""
 
@@ -87,10 +80,12 @@ class Scorer:
             threads=self._threads,
         )
 
-    def blocks(self, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-        """Yield the scores of consecutive rows of a dataset from `Model.encoded`."""
+    def blocks(
+        self, dataset: Dataset, start: int, stop: int
+    ) -> Iterator[tuple[Floats, NDArray[Any] | None]]:
+        """Yield scores float64 (b, q) and targets of rows of a dataset from `Model.encoded`."""
         for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
-            yield ScoredBlock(self.scores_of(X), targets)
+            yield self.scores_of(X), targets
 
     def table(
         self,
@@ -123,11 +118,6 @@ class Scorer:
                 place = {"first_row": first_row + start, "within": within}
                 block[known] = self.scores_of(self._features(rows, as_stored, **place))
         return scores
-
-    def pixels(self, rows: NDArray[Any]) -> Floats:
-        """Return the scores of pixels (n, c), float64 (n, q), NaN where features are missing."""
-        within = " of a block of pixels"
-        return self.table(rows, as_stored=False, skip_gaps=True, within=within)
 
     def _features(self, rows: Any, as_stored: bool, **place: Any) -> Rows:
         """Return the features of checked rows."""

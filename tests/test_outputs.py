@@ -1,7 +1,5 @@
 """Files that are made for a person: what they may not replace, and who comes first."""
 
-import os
-
 import pytest
 
 from dask_nrbfn.errors import ExistsError, ParameterError, StorageError
@@ -80,18 +78,6 @@ def test_new_file__an_error_leaves_the_old_one(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"page.html": "old"}
 
 
-@pytest.fixture(params=["hard links", "no hard links"])
-def file_system(request, monkeypatch):
-    """Let the file system know no hard links, as FAT, or leave it as it is."""
-
-    def refuse(source, target):
-        raise PermissionError(1, "Operation not permitted", source)
-
-    if request.param == "no hard links":
-        monkeypatch.setattr(os, "link", refuse)
-
-
-@pytest.mark.usefixtures("file_system")
 def test_new_file__two_writers_of_a_new_name(tmp_path):
     page = tmp_path / "page.html"
     second = new_file(page, overwrite=False)

@@ -10,17 +10,17 @@ from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams
 
 ROOT = Path(__file__).parents[1]
 
-NUMBER = Option(0.5, float, "", above=0, most=1)
+NUMBER = Option(0.5, float, "", least=0.001, most=1)
 COUNT = Option(None, int, "", least=2, none="all")
-WORD = Option("a", str, "", choices=("a", "b"), prefix="x:", hint="f names it")
+WORD = Option("a", str, "", choices=("a", "b"), prefix="x:")
 LIST = Option((1.0, 2.0), float, "", least=-1, several=True)
 
-CHOICES = "Give one of a, b; f names it."
+CHOICES = "Give one of a, b."
 BAD = [
-    (NUMBER, 0, "p is 0. Give a number above 0 and at most 1."),
-    (NUMBER, np.nan, "p is nan. Give a number above 0 and at most 1."),
-    (NUMBER, True, "p is True. Give a number above 0 and at most 1."),
-    (NUMBER, None, "p is None. Give a number above 0 and at most 1."),
+    (NUMBER, 0, "p is 0. Give a number from 0.001 to 1."),
+    (NUMBER, np.nan, "p is nan. Give a number from 0.001 to 1."),
+    (NUMBER, True, "p is True. Give a number from 0.001 to 1."),
+    (NUMBER, None, "p is None. Give a number from 0.001 to 1."),
     (COUNT, 1, "p is 1. Give an integer of at least 2, or leave p out."),
     (COUNT, 2.0, "p is 2.0. Give an integer of at least 2, or leave p out."),
     (WORD, "c", f"p is 'c'. {CHOICES}"),
@@ -43,7 +43,7 @@ def test_option__bad_values(option, value, message):
 @pytest.mark.parametrize(
     ("option", "values"),
     [
-        (NUMBER, (1, 1e-300, np.float32(0.5))),
+        (NUMBER, (1, 0.001, np.float32(0.5))),
         (COUNT, (2, None, np.int8(3))),
         (WORD, ("a", "b", "x:anything")),
         (LIST, ((-1,), (np.float64(3.0), 4))),
@@ -78,8 +78,22 @@ def test_params__are_all_defined(kind):
 
 
 @pytest.mark.parametrize(
-    ("asked", "mixed", "scale"),
+    ("given", "mixed", "scale"),
     [("auto", True, "standard"), ("auto", False, "none"), ("unit", True, "unit")],
 )
-def test_resolve_auto__scales_features_of_several_kinds(asked, mixed, scale):
-    assert FitParams(scale=asked).resolve_auto(numbers=False, mixed=mixed).scale == scale
+def test_resolve_auto__scales_features_of_several_kinds(given, mixed, scale):
+    assert FitParams(scale=given).resolve_auto(numbers=False, mixed=mixed).scale == scale
+
+
+def test_params__what_a_user_enters_is_checked_and_a_list_becomes_a_tuple():
+    assert TuneParams(alphas=[0.1]).alphas == (0.1,)
+    for bad in ({"n_neighbors": True}, {"alpha": 2}, {"kernel": "x"}):
+        with pytest.raises(ParameterError):
+            FitParams(**bad)
+    assert FitParams.options() is FitParams.options()
+
+
+@pytest.mark.parametrize("kind", [FitParams, TuneParams])
+def test_params__docstrings_have_every_option(kind):
+    for name, option in kind.options().items():
+        assert f"\n{name} : {option.allowed}, default=" in kind.__doc__

@@ -68,7 +68,6 @@ def commands(job: Job, quiet: bool, storage_options: dict[str, Any]) -> None:
     """
     job.bar, job.storage_options = not quiet, storage_options
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(_tells)
     handler.addFilter(partial(_spelled, spelling(click.get_current_context())))
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
@@ -76,18 +75,13 @@ def commands(job: Job, quiet: bool, storage_options: dict[str, Any]) -> None:
     click.get_current_context().with_resource(logged_warnings())
 
 
-def _tells(record: logging.LogRecord) -> bool:
-    """Return False for INFO records of dask's scheduler and nannies, which use every handler."""
-    return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
-
-
 def _spelled(spell: Callable[[str], str], record: logging.LogRecord) -> bool:
-    """Name parameters as the command line does."""
+    """Name parameters as the command line does; leave out INFO records of dask's processes."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             each.spelled(spell) if isinstance(each, Advice) else each for each in record.args
         )
-    return True
+    return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
 
 
 def main() -> None:

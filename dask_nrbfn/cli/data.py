@@ -7,7 +7,6 @@ import click
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import command, given
-from dask_nrbfn.cli.show import show
 
 
 @command(
@@ -15,10 +14,9 @@ from dask_nrbfn.cli.show import show
     given("x", "y", "label", "target", "weights", "unlabelled"),
     given("sql", "delimiter", "no_header", "missing_values", "columns", "drop", "id"),
     given("categorical", "numeric", "date", "missing", "max_categories", "schema"),
-    given("sparse", "variable", "feature_dim", "chunk_rows", "copy", "overwrite", "json"),
-    places=["source", "dataset", "schema"],
+    given("sparse", "variable", "feature_dim", "chunk_rows", "copy", "overwrite"),
 )
-def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
+def ingest(job: Job, source: Any, dataset: Any = None, **options: Any) -> None:
     """Write DATASET from a Zarr group, a file, a directory of files or a query.
 
     SOURCE is a text table (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, a DuckDB or
@@ -32,13 +30,13 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file
 
-    if dataset is None and options["sql"] is None:
+    if dataset is None and "sql" not in options:
         raise click.UsageError("Missing argument 'DATASET'.")
     source, dataset = (None, source) if dataset is None else (source, dataset)
-    job.begin("ingest", dataset)
+    job.begin(dataset)
     written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
     job.n_rows = written.n_rows
-    show(describe_dataset(written), as_json)
+    job.show(describe_dataset(written))
 
 
 def _without_foreign_options(source: Any, dataset: Any) -> Any:
@@ -51,15 +49,15 @@ def _without_foreign_options(source: Any, dataset: Any) -> Any:
     return source
 
 
-@command(["path"], given("verify", "json"), places=["path"])
-def inspect(job: Job, path: str, verify: bool, as_json: bool) -> None:
+@command(["path"], given("verify"))
+def inspect(job: Job, path: str, *, verify: bool) -> None:
     """Print a description of the dataset, run, model or predictions at PATH."""
     from dask_nrbfn.commands.describe import describe
 
     if verify:
-        job.begin("inspect", path)
+        job.begin(path)
     figures = describe(path, verify=verify)
     job.n_rows = figures["n_rows"] if verify else None
-    show(figures, as_json)
+    job.show(figures)
     if figures.get("problems"):
         raise click.exceptions.Exit(EXIT_MENDABLE)

@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -32,19 +32,12 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and return those that are left."""
-        # click keeps the help option of the first context.
-        names = ctx.help_option_names
-        lenient = click.Context(
-            self, ctx.parent, ctx.info_name, resilient_parsing=True, help_option_names=names
-        )
-        _, _, given = self.make_parser(lenient).parse_args([*args])
+        _, _, given = self.make_parser(ctx).parse_args([*args])
         for param in given:
             once = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
-            times = given.count(param)
-            if once and times > 1 and not ctx.resilient_parsing:
-                raise click.UsageError(
-                    f"{param.opts[0]} is given {times} times. Give one value.", ctx
-                )
+            if once and (times := given.count(param)) > 1:
+                problem = f"{param.opts[0]} is given {times} times. Give one value."
+                raise click.UsageError(problem, ctx)
         return super().parse_args(ctx, args)
 
 
@@ -77,24 +70,21 @@ def logged_warnings() -> Iterator[None]:
 
 @contextmanager
 def _mendable_errors(ctx: click.Context) -> Iterator[None]:
+    """Print an error of the block and its remedy on standard error, and exit."""
     try:
         yield
     except NRBFNError as error:
-        _exit_with(ctx, *error.spelled(spelling(ctx)))
+        problem, remedy = error.spelled(spelling(ctx))
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does; click then ends silently.
         raise
     except OSError as error:
-        remedy = "Check the path and its permissions."
+        problem, remedy = f"{error}.", "Check the path and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "Free disk space, or write to another disk. Finished parts are kept."
-        _exit_with(ctx, f"{error}.", remedy)
-
-
-def _exit_with(ctx: click.Context, problem: str, remedy: str) -> NoReturn:
-    """Print an error and its remedy on standard error, and exit."""
-    click.echo(f"error: {problem}", err=True)
-    click.echo(f"  fix: {remedy}", err=True)
+    else:
+        return
+    click.echo(f"error: {problem}\n  fix: {remedy}", err=True)
     ctx.exit(EXIT_MENDABLE)
 
 

@@ -15,208 +15,108 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, Option, Params, TuneParams
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from dask_nrbfn.storage.dataset import Dataset
 
 
-def _text(metavar: str, help: str) -> dict[str, Any]:
-    return {"metavar": metavar, "help": help}
+_EFFORTS = "|".join(TuneParams.options()["effort"].choices)
 
+# Types of values that are not texts, by their placeholder.
+_TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
+_TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
 
-def _flag(help: str) -> dict[str, Any]:
-    return {"is_flag": True, "help": help}
-
-
-def _word(choices: Sequence[str], default: str | None, help: str) -> dict[str, Any]:
-    shown = default is not None
-    return {"type": click.Choice(choices), "default": default, "show_default": shown, "help": help}
-
-
-def _integer(help: str, **details: Any) -> dict[str, Any]:
-    return {"type": int, "help": help, **details}
-
-
-# Everything but the parameters of a fit or a tuning.
-_OPTIONS: dict[str, dict[str, Any]] = {
+# Everything but the parameters of a fit or a tuning: usage and help. Options without a value are
+# flags. The functions that get the values have the defaults.
+_OPTIONS: dict[str, str] = {
     # Where the parts of the rows are.
-    "x": _text(
-        "NAME",
-        "The features. Array of .npz or Zarr [default: X]; X, raw/X, layers/NAME or obsm/NAME of "
-        "AnnData.",
-    ),
-    "y": _text(
-        "NAME",
-        "The labels. Array of .npz [default: y] or Zarr; an .npy file or a directory of them; "
-        "obs/NAME of AnnData.",
-    ),
-    "label": _text("COLUMN", "Label column of a table, or variable of a scene."),
-    "target": _text(
-        "NAME",
-        'Numeric targets instead of labels: columns A,B of a table, with "" around a name that '
-        "has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
-    ),
-    "weights": _text(
-        "NAME",
-        "One weight above 0 per row: a column of a table, else as with --y.  [default: every row "
-        "weighs the same]",
-    ),
-    "unlabelled": _text(
-        "VALUE",
-        'Marker of a missing label or target: "" for an empty cell, or nan for numbers. Unlabelled '
-        "rows take part in the choice of basis, scale and width of a fit; update and evaluate "
-        "leave them out.  [default: for ingest, every row has a label; else that of the training "
-        "rows]",
-    ),
-    "id": _text(
-        "COLUMN",
-        "Column with the ids of rows, which is copied to the predictions. It is not a feature, "
-        "unless RUN has this feature.",
-    ),
-    "variable": _text(
-        "NAMES",
-        "Variable of a scene: Zarr, netCDF or another file that xarray opens. Its pixels are rows. "
-        "NAME,NAME: each variable is a feature, or has a feature for each coordinate of "
-        "--feature-dim.",
-    ),
-    "feature_dim": _text(
-        "DIMENSIONS",
-        "Dimension of the features, such as band; time,band: a feature for each band of each time; "
-        "not needed with several variables.",
-    ),
+    "x NAME": "The features. Array of .npz or Zarr [default: X]; X, raw/X, layers/NAME or "
+    "obsm/NAME of AnnData.",
+    "y NAME": "The labels. Array of .npz [default: y] or Zarr; an .npy file or a directory of "
+    "them; obs/NAME of AnnData.",
+    "label COLUMN": "Label column of a table, or variable of a scene.",
+    "target NAME": 'Numeric targets instead of labels: columns A,B of a table, with "" around a '
+    "name that has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
+    "weights NAME": "One weight above 0 per row: a column of a table, else as with "
+    "--y.  [default: every row weighs the same]",
+    "unlabelled VALUE": 'Marker of a missing label or target: "" for an empty cell, or nan for '
+    "numbers. Unlabelled rows take part in the choice of basis, scale and width of a fit; update "
+    "and evaluate leave them out.  [default: for ingest, every row has a label; else that of the "
+    "training rows]",
+    "id COLUMN": "Column with the ids of rows, which is copied to the predictions. It is not a "
+    "feature, unless RUN has this feature.",
+    "variable NAMES": "Variable of a scene: Zarr, netCDF or another file that xarray opens. Its "
+    "pixels are rows. NAME,NAME: each variable is a feature, or has a feature for each coordinate "
+    "of --feature-dim.",
+    "feature_dim DIMENSIONS": "Dimension of the features, such as band; time,band: a feature for "
+    "each band of each time; not needed with several variables.",
     # How a table is read.
-    "sql": _text(
-        "QUERY",
-        'Read the rows of a query, such as "FROM source WHERE fare > 0"; source is the given file. '
-        "A query of a DuckDB or SQLite file names its tables. SQLite files take the SQL of SQLite.",
-    ),
-    "delimiter": _text("MARK", "Delimiter of a text table.  [default: by the first lines]"),
-    "no_header": _flag(
-        "The first line of a text table is a row; the columns are column0, column1, ...  "
-        "[default: by the first lines]"
-    ),
-    "missing_values": _text(
-        "MARKS",
-        "Markers of a missing value besides empty text, such as ?,-  [default: in text tables ?, "
-        "NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
-    ),
-    "columns": _text(
-        "COLUMNS",
-        "Columns of a table that are features: COLUMN or COLUMN,COLUMN, here and below.  "
-        "[default: all others]",
-    ),
-    "drop": _text("COLUMNS", "Columns of a table to leave out."),
-    "categorical": _text(
-        "COLUMNS",
-        "Columns of categories, also if they are numbers.  [default: columns of text, except "
-        "columns in which nearly all rows differ]",
-    ),
-    "numeric": _text("COLUMNS", "Columns of numbers, even if the first rows are not."),
-    "date": _text("COLUMNS", "Columns of dates, even if the first rows are not."),
-    "missing": _word(
-        ["error", "drop", "impute"],
-        "error",
-        "Rows with a missing value: error; drop, also if the label or target is missing; or impute "
-        "features with the median.",
-    ),
-    "max_categories": _integer(
-        "Largest number of categories of a column with a feature each; all rarer categories share "
-        "one feature.",
-        default=100,
-        show_default=True,
-    ),
-    "schema": _text(
-        "SCHEMA",
-        "Schema of the columns, which fills missing values: a dataset, run or model of such a "
-        "table.  [default: by the table, or that of DATASET]",
-    ),
+    "sql QUERY": 'Read the rows of a query, such as "FROM source WHERE fare > 0"; source is the '
+    "given file. A query of a DuckDB or SQLite file names its tables. SQLite files take the SQL "
+    "of SQLite.",
+    "delimiter MARK": "Delimiter of a text table.  [default: by the first lines]",
+    "no_header": "The first line of a text table is a row; the columns are column0, column1, "
+    "...  [default: by the first lines]",
+    "missing_values MARKS": "Markers of a missing value besides empty text, such as "
+    "?,-  [default: in text tables ?, NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
+    "columns COLUMNS": "Columns of a table that are features: COLUMN or COLUMN,COLUMN, here and "
+    "below.  [default: all others]",
+    "drop COLUMNS": "Columns of a table to leave out.",
+    "categorical COLUMNS": "Columns of categories, also if they are numbers.  [default: columns "
+    "of text, except columns in which nearly all rows differ]",
+    "numeric COLUMNS": "Columns of numbers, even if the first rows are not.",
+    "date COLUMNS": "Columns of dates, even if the first rows are not.",
+    "missing error|drop|impute": "Rows with a missing value: error; drop, also if the label or "
+    "target is missing; or impute features with the median.  [default: error]",
+    "max_categories INTEGER": "Largest number of categories of a column with a feature each; all "
+    "rarer categories share one feature.  [default: 100]",
+    "schema SCHEMA": "Schema of the columns, which fills missing values: a dataset, run "
+    "or model of such a table.  [default: by the table, or that of DATASET]",
     # How a dataset is written.
-    "sparse": _word(
-        ["auto", "yes", "no"],
-        "auto",
-        "Rows in CSR; auto: of sparse matrices and features of categories, if they "
-        "have 256 features or more and take less than half as many bytes.",
-    ),
-    "chunk_rows": _integer("Rows of a chunk.  [default: 16 MiB of rows]"),
-    "copy": _flag(
-        "Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of every "
-        "chunk]"
-    ),
-    "overwrite": _flag("Replace an existing output once the new one is complete."),
+    "sparse auto|yes|no": "Rows in CSR; auto: of sparse matrices and features of categories, if "
+    "they have 256 features or more and take less than half as many bytes.  [default: auto]",
+    "chunk_rows INTEGER": "Rows of a chunk.  [default: 16 MiB of rows]",
+    "copy": "Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of "
+    "every chunk]",
+    "overwrite": "Replace an existing output once the new one is complete.",
     # Where the work runs.
-    "scheduler": _text("ADDRESS", "A running dask scheduler."),
-    "scheduler_file": _text("FILE", "The file that a dask scheduler wrote."),
-    "workers": _integer(
-        "Number of local worker processes; 0: run in this process  [default: 0]",
-    ),
-    "threads": _integer("Threads of each process  [default: all cores]"),
-    "memory": _text("BYTES", "Memory limit of each process, such as 4GiB."),
+    "scheduler ADDRESS": "A running dask scheduler.",
+    "scheduler_file FILE": "The file that a dask scheduler wrote.",
+    "workers INTEGER": "Number of local worker processes; 0: run in this process  [default: 0]",
+    "threads INTEGER": "Threads of each process  [default: all cores]",
+    "memory BYTES": "Memory limit of each process, such as 4GiB.",
     # Plans.
-    "tune": _word(
-        TuneParams.options()["effort"].choices,
-        None,
-        "Plan a tuning of this --effort instead of a fit.",
-    ),
-    "n_rows": _integer("Number of rows to plan for.  [default: the rows of DATASET]", metavar="N"),
-    "rates": _text(
-        "FILE",
-        "JSON with the rates of a worker, as plan --json prints them.  [default: measured]",
-    ),
+    f"tune {_EFFORTS}": "Plan a tuning of this --effort instead of a fit.",
+    "n_rows N": "Number of rows to plan for.  [default: the rows of DATASET]",
+    "rates FILE": "JSON with the rates of a worker, as plan --json prints them.  [default: "
+    "measured]",
     # Predictions and evaluations.
-    "output": _text("OUT", "Also write the coordinates of all rows to OUT."),
-    "to": _text(
-        "NAME",
-        "Instead of OUT: add the labels to ROWS, and their probabilities as NAME_confidence. In a "
-        "Zarr group NAME is a new array; in an AnnData store in Zarr it is a column obs/NAME. A "
-        "regression adds numbers. With --overwrite, a job that is killed can leave an AnnData "
-        "store without these columns.",
-    ),
-    "probabilities": _flag(
-        "Also write the probability of every class, calibrated if RUN was tuned."
-    ),
-    "scores": _flag("Also write the score of every class. A Zarr group always has scores."),
-    "keep": _text(
-        "COLUMNS",
-        "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the predictions in a "
-        ".csv or .parquet file.",
-    ),
-    "prediction_name": _text(
-        "NAME",
-        "Name of the predictions in a .csv or .parquet file.  [default: prediction; for numbers "
-        "the names of the targets, unless --keep has one of these names]",
-    ),
-    "skip_bad": _flag(
-        "Leave predictions empty for rows with missing or unreadable values, and log how many; "
-        "for a .csv or .parquet file.  [default: an error]"
-    ),
-    "no_clip": _flag("Do not clip predicted numbers to the range of the training targets."),
-    "out": _text("FILE", "Where to write the page.  [default: RUN.html]"),
-    "dtype": _word(
-        ["float64", "float32"],
-        "float64",
-        "Type of the inputs, the computation and the outputs of the file.",
-    ),
-    "evaluate": _text(
-        "ROWS",
-        "Evaluate the model on these rows: a dataset, or a file like the training file.",
-    ),
+    "output OUT": "Also write the coordinates of all rows to OUT.",
+    "to NAME": "Instead of OUT: add the labels to ROWS, and their probabilities as "
+    "NAME_confidence. In a Zarr group NAME is a new array; in an AnnData store in Zarr it is a "
+    "column obs/NAME. A regression adds numbers. With --overwrite, a job that is killed can leave "
+    "an AnnData store without these columns.",
+    "probabilities": "Also write the probability of every class, calibrated if RUN was tuned.",
+    "scores": "Also write the score of every class. A Zarr group always has scores.",
+    "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
+    "predictions in a .csv or .parquet file.",
+    "prediction_name NAME": "Name of the predictions in a .csv or .parquet file.  [default: "
+    "prediction; for numbers the names of the targets, unless --keep has one of these names]",
+    "skip_bad": "Leave predictions empty for rows with missing or unreadable values, and log how "
+    "many; for a .csv or .parquet file.  [default: an error]",
+    "no_clip": "Do not clip predicted numbers to the range of the training targets.",
+    "out FILE": "Where to write the page.  [default: RUN.html]",
+    "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "
+    "file.  [default: float64]",
+    "evaluate ROWS": "Evaluate the model on these rows: a dataset, or a file like the training "
+    "file.",
     # Updates.
-    "forget": _flag("Remove the rows from RUN."),
-    "max_error_rate": {
-        "type": click.FloatRange(0, 1),
-        "help": "Keep the old model, and exit with 2, if the new model has a larger error rate on "
-        "the --evaluate rows. For numbers the error is 1 - R2.",
-    },
-    "max_new_error": {
-        "type": click.FloatRange(min=0),
-        "help": "Keep the old model, and exit with 2, if it has a larger error rate on ROWS: their "
-        "labels may be wrong. For numbers the error is the squared error over the variance. Rows "
-        "count by their weights.",
-    },
-    "verify": _flag(
-        "Read all of a dataset, and list missing or damaged chunks and values that are not finite. "
-        "Exits with 2 if there are problems."
-    ),
+    "forget": "Remove the rows from RUN.",
+    "max_error_rate SHARE": "Keep the old model, and exit with 2, if the new model has a larger "
+    "error rate on the --evaluate rows. For numbers the error is 1 - R2.",
+    "max_new_error NUMBER": "Keep the old model, and exit with 2, if it has a larger error rate "
+    "on ROWS: their labels may be wrong. For numbers the error is the squared error over the "
+    "variance. Rows count by their weights.",
+    "verify": "Read all of a dataset, and list missing or damaged chunks and values that are not "
+    "finite. Exits with 2 if there are problems.",
 }
 
 ENGINE = ("scheduler", "scheduler_file", "workers", "threads", "memory")
@@ -225,21 +125,25 @@ ENGINE = ("scheduler", "scheduler_file", "workers", "threads", "memory")
 READING = ("y", "target", "weights", "unlabelled", "sql")
 """How the rows that a model is used on are read, where the training rows do not say."""
 
+_PLACES = {"source", "dataset", "run", "rows", "out", "other", "path", "schema", "evaluate"}
+_PLACES |= {"validation", "output"}
+"""Arguments and options that name stored data, to which storage options apply."""
+
 
 def given(*names: str) -> list[click.Option]:
-    """Return options by name; "json" prints one JSON object."""
-    return [
-        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
-        if name == "json"
-        else click.Option([_dashed(name)], **_OPTIONS[name])
-        for name in names
-    ]
+    """Return options by name."""
+    options = {}
+    for usage, help in _OPTIONS.items():
+        name, _, value = usage.partition(" ")
+        details: dict[str, Any] = {"type": _TYPES.get(value, str), "metavar": value}
+        if "|" in value:
+            details = {"type": click.Choice(value.split("|"))}
+        options[name] = {"help": help} | (details if value else {"is_flag": True})
+    return [click.Option([_dashed(name)], **options[name]) for name in names]
 
 
-def params(
-    *kinds: type[Params], leave_out: Collection[str] = (), rare: Collection[str] = ()
-) -> list[click.Option]:
-    """Return the options of parameters; rare ones, those of `rare` too, are values of --set.
+def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.Option]:
+    """Return the options of parameters; rare ones are values of --set.
 
     leave_out: parameters of a fit that the command does not have.
     """
@@ -249,45 +153,31 @@ def params(
         for name, each in kind.options().items()
         if kind is not FitParams or name not in leave_out
     }
-    set_ones = {name: each for name, each in named.items() if each.rare or name in rare}
+    rare = {name: each for name, each in named.items() if each.rare}
     options = [
         click.Option(
             [_dashed(name)],
-            type=_Value(each),
-            default=each.default,
+            type=each.parse,
             metavar=each.placeholder,
             help=f"{each.help}  [default: {each.default_text}]",
         )
         for name, each in named.items()
-        if name not in set_ones
+        if name not in rare
     ]
     setting = Settings(
         ["--set", "settings"],
         multiple=True,
         metavar="NAME=VALUE",
-        callback=partial(_settings, set_ones),
-        help=f"Set another parameter: {', '.join(set_ones)}. May be repeated; the guide and "
+        callback=partial(_settings, rare),
+        help=f"Set another parameter: {', '.join(rare)}. May be repeated; the guide and "
         "help(FitParams) in Python describe them.",
     )
-    setting.names = tuple(set_ones)
+    setting.names = tuple(rare)
     return [*options, setting]
 
 
 def _dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-class _Value(click.ParamType):
-    """A value of a parameter, which the parameter itself checks."""
-
-    name = "value"
-
-    def __init__(self, option: Option) -> None:
-        self._option = option
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value of a text."""
-        return self._option.parse(value) if isinstance(value, str) else value
 
 
 def _settings(
@@ -308,20 +198,22 @@ def _settings(
 
 
 def command(
-    arguments: Sequence[str], *options: Sequence[click.Option], places: Sequence[str] = ()
+    arguments: Sequence[str], *options: Sequence[click.Option]
 ) -> Callable[[Callable[..., None]], Command]:
     """Return a decorator that makes a command of a function; its docstring is the help.
 
-    arguments: their names; with ? at the end they may be missing, with * they may be several.
-    places: arguments and options that name stored data, to which storage options apply.
+    arguments: their names; with ? at the end they may be missing, with * they may be several. The
+    function gets the job, and those arguments and options that are given; every flag is.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
         @click.pass_obj
         def run(job: Job, /, **values: Any) -> None:
             values |= values.pop("settings", {})
-            values |= _located({name: values[name] for name in places}, job.storage_options)
-            function(job, **values)
+            values = {name: value for name, value in values.items() if value not in (None, ())}
+            job.command, job.as_json = function.__name__, values.pop("as_json")
+            job.engine_options = take(values, ENGINE)
+            function(job, **_located(values, job.storage_options))
 
         taken = [
             click.Argument(
@@ -331,32 +223,35 @@ def command(
             )
             for name in arguments
         ]
+        json = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
         return Command(
             function.__name__,
             callback=run,
-            params=[*taken, *chain(*options)],
+            params=[*taken, *chain(*options), json],
             help=cleandoc(function.__doc__ or ""),
         )
 
     return decorate
 
 
-def _located(places: Mapping[str, Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the location, or locations, that arguments name."""
-    named = {name: place for name, place in places.items() if place is not None}
-    texts = chain.from_iterable((p,) if isinstance(p, str) else p for p in named.values())
-    if storage_options and not any("://" in text for text in texts):
+def _located(values: dict[str, Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with the storage options added to places."""
+    if not storage_options:
+        return values
+    from dask_nrbfn.storage.location import locate
+
+    places = {name: values[name] for name in _PLACES & values.keys()}
+    texts = chain.from_iterable((p,) if isinstance(p, str) else p for p in places.values())
+    if not any("://" in text for text in texts):
         raise ParameterError(
             "storage options are given without a URL.",
             "Give a URL such as s3://bucket/name, or leave --storage-option out.",
         )
-    from dask_nrbfn.storage.location import locate
-
-    return {
+    return values | {
         name: locate(place, storage_options)
         if isinstance(place, str)
         else tuple(locate(each, storage_options) for each in place)
-        for name, place in named.items()
+        for name, place in places.items()
     }
 
 
@@ -388,12 +283,12 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options.pop(name) for name in names if name in options}
 
 
-def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
-    """Take the parameters of a fit out of `options`; return them and a file's basis."""
+def fit_params(options: dict[str, Any]) -> FitParams:
+    """Take the parameters of a fit out of `options`, to which a basis of a file is added."""
     values, known = take(options, FitParams.options()), FitParams.options()["basis"].choices
-    source = values["basis"]
+    source = values.get("basis", "auto")
     if source in known:
-        return FitParams(**values), None
+        return FitParams(**values)
     import numpy as np
 
     from dask_nrbfn.stages.basis import given_basis
@@ -408,7 +303,8 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
             f"Give one of {', '.join(known)}, or the path of an .npy file.",
         ) from error
     del values["basis"]
-    return given_basis(FitParams(**values), basis), basis
+    options["basis"] = basis
+    return given_basis(FitParams(**values), basis)
 
 
 def open_rows(dataset: Any, schema: Any = None) -> "Dataset":

@@ -1,13 +1,11 @@
 """Commands that use a model: predict, evaluate, export."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import ENGINE, READING, command, given, take
-from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -21,20 +19,10 @@ _SCENE = ("variable", "feature_dim")
 
 @command(
     ["run", "rows", "out?"],
-    given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE, *ENGINE, "json"),
-    places=["run", "rows", "out"],
+    given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE, *ENGINE),
 )
 def predict(
-    job: Job,
-    run: str,
-    rows: str,
-    out: str | None,
-    to: str | None,
-    keep: str | None,
-    no_clip: bool,
-    overwrite: bool,
-    as_json: bool,
-    **options: Any,
+    job: Job, run: str, rows: str, out: str | None = None, to: str | None = None, **options: Any
 ) -> None:
     """Write the label, or the predicted numbers, of every row of ROWS to OUT.
 
@@ -46,38 +34,33 @@ def predict(
     With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
     from dask_nrbfn.commands.describe import describe_targets
-    from dask_nrbfn.commands.files import check_nothing_said
     from dask_nrbfn.storage.model import Model
 
-    results, reading, scene = (take(options, each) for each in (_RESULTS, _READING, _SCENE))
-    kept = {"keep": keep, "no_clip": no_clip}
-    maps = to is None and any(scene.values())
-    job.begin("predict", out or rows)
+    maps = to is None and not options.keys().isdisjoint(_SCENE)
+    job.begin(out or rows)
     model = Model.load(run)
     if (out is None) == (to is None):
         remedy = "Give `out` for the predictions, or `to` for a name in the store of the rows."
         raise ParameterError("`out` and `to` are both given, or neither of them.", remedy)
     if to is not None:
-        check_nothing_said(rows, "a store to which `to` adds columns", **kept, **results, **scene)
-        figures = _annotate(job, model, (run, rows, to), overwrite, reading, options)
+        figures = _annotate(job, model, (run, rows, to), **options)
     elif maps:
-        drawn = take(results, ("probabilities", "scores"))
-        check_nothing_said(rows, "a scene", **kept, **results, **reading)
-        figures = _map(job, (run, rows, out), overwrite, {**scene, **drawn}, options)
+        figures = _map(job, (run, rows, out), **options)
     else:
-        written = {**results, "keep": keep, "clip": not no_clip, "overwrite": overwrite}
-        figures = _predict(job, model, (run, rows, out), written, reading, options)
+        figures = _predict(job, model, (run, rows, out), **options)
     targets = describe_targets(len(model.classes), model.target_names)
-    show({**figures, "n_features": model.n_features, **targets}, as_json)
+    job.show({**figures, "n_features": model.n_features, **targets})
 
 
 def _predict(
     job: Job,
     model: "Model",
     places: tuple[Any, ...],
-    written: dict[str, Any],
-    reading: Mapping[str, Any],
-    engine_options: dict[str, Any],
+    *,
+    overwrite: bool,
+    no_clip: bool,
+    keep: str | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
@@ -85,14 +68,13 @@ def _predict(
     from dask_nrbfn.sources.source import named_columns
 
     run, rows, out = places
-    keep = written.pop("keep")
     names = () if keep is None else named_columns("keep", keep)
-    asked = {name: written[name] for name in (*_RESULTS, "overwrite")}
-    check_predictions(model, out, **asked, keep=names)
-    read_as = {**reading, "keep": names, "spoiled": written["skip_bad"]}
-    with opened_rows(rows, run, beside=out, labelled=False, **read_as) as opened:
+    results = take(options, _RESULTS)
+    check_predictions(model, out, **results, overwrite=overwrite, keep=names)
+    reading = {**options, "keep": names, "spoiled": results["skip_bad"]}
+    with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with job.engine(engine_options) as engine:
+        with job.engine() as engine:
             predicted = predict_dataset(
                 run,
                 opened.dataset,
@@ -100,7 +82,9 @@ def _predict(
                 engine,
                 kept=opened.kept,
                 bad_rows=opened.bad_rows,
-                **written,
+                clip=not no_clip,
+                overwrite=overwrite,
+                **results,
             )
     return {
         "n_rows": job.n_rows,
@@ -112,46 +96,40 @@ def _predict(
 
 
 def _annotate(
-    job: Job,
-    model: "Model",
-    places: tuple[Any, ...],
-    overwrite: bool,
-    reading: Mapping[str, Any],
-    engine_options: dict[str, Any],
+    job: Job, model: "Model", places: tuple[Any, ...], *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
     """Write the predictions of an AnnData store or Zarr group into the store."""
-    from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.predict import ObsTarget
 
     run, rows, to = places
+    reading = take(options, _READING)
+    check_nothing_said(rows, "a store to which `to` adds columns", **options)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with job.engine(engine_options) as engine:
+        with job.engine() as engine:
             target.write(run, opened.dataset, engine)
     return {"n_rows": job.n_rows, "columns": [f"{target.inside}{name}" for name in target.columns]}
 
 
-def _map(
-    job: Job,
-    places: tuple[Any, ...],
-    overwrite: bool,
-    drawn: dict[str, Any],
-    engine_options: dict[str, Any],
-) -> dict[str, Any]:
+def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
+    from dask_nrbfn.commands.files import check_nothing_said
     from dask_nrbfn.commands.maps import check_map_place, predict_scene, scene_at
 
     run, scene, out = places
+    results = {"variable": None, **take(options, (*_SCENE, "probabilities", "scores"))}
+    check_nothing_said(scene, "a scene", **options)
     check_map_place(out, overwrite=overwrite)
-    job.n_rows = scene_at(scene, drawn["variable"], drawn["feature_dim"]).n_pixels
-    with job.engine(engine_options) as engine:
-        n_missing = predict_scene(run, scene, out, engine, **drawn, overwrite=overwrite)
+    job.n_rows = scene_at(scene, results["variable"], results.get("feature_dim")).n_pixels
+    with job.engine() as engine:
+        n_missing = predict_scene(run, scene, out, engine, **results, overwrite=overwrite)
     return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
-@command(["run", "rows"], given("no_clip", *READING, *ENGINE, "json"), places=["run", "rows"])
-def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **options: Any) -> None:
+@command(["run", "rows"], given("no_clip", *READING, *ENGINE))
+def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file, directory or SQL query that ingest accepts. Columns are found by
@@ -170,21 +148,21 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **opti
     from dask_nrbfn.report.console import class_tables
     from dask_nrbfn.storage.model import Model
 
-    job.begin("evaluate", run)
-    model, reading = Model.load(run), take(options, READING)
+    job.begin(run)
+    model = Model.load(run)
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with job.engine(options) as engine:
+        with job.engine() as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}
-    show((describe_model(model) if as_json else {}) | figures, as_json)
-    if isinstance(evaluation, Evaluation) and not as_json:
+    job.show((describe_model(model) if job.as_json else {}) | figures)
+    if isinstance(evaluation, Evaluation) and not job.as_json:
         click.echo(f"\n{class_tables(evaluation)}")
 
 
-@command(["run", "path"], given("dtype", "overwrite", "json"), places=["run"])
-def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None:
+@command(["run", "path"], given("dtype", "overwrite"))
+def export(job: Job, run: str, path: str, **options: Any) -> None:
     """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
 
     The input of the file is X, the features in the order in which the metadata name them. The
@@ -192,5 +170,5 @@ def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None
     """
     from dask_nrbfn.commands.onnx_model import export_onnx
 
-    job.begin("export", path)
-    show(export_onnx(run, path, **options), as_json)
+    job.begin(path)
+    job.show(export_onnx(run, path, **options))

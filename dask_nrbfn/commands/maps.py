@@ -248,7 +248,7 @@ def _map_boxes(
         for box, rows in zip(
             boxes, read_ahead(map(read, boxes), thread_name="read-boxes"), strict=True
         ):
-            scores = scorer.pixels(rows)
+            scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=" of pixels")
             lengths = [each.stop - each.start for each in box]
             for name in names:
                 array: Any = group[name]

@@ -306,7 +306,7 @@ def _write_rows(
 ) -> int:
     """Write the named results of some rows; return the number of clipped rows."""
     scorer, n_clipped = Scorer(model), 0
-    scores_of_blocks = (block.scores for block in scorer.blocks(dataset, start, stop))
+    scores_of_blocks = (scores for scores, _ in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
         results = {name: scorer.result(name, scores) for name in names}

@@ -1,18 +1,18 @@
 """The classifier, and the base of all networks whose targets are labels."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.inputs import TrainingRows, is_chunked, is_dask, training_rows
-from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork
-from dask_nrbfn.estimators.predictions import accuracy
+from dask_nrbfn.estimators.inputs import TrainingRows, computed, is_chunked, training_rows
+from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
@@ -144,11 +144,11 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            See `fit`. Dask collections are predicted block by block.
+            See `fit`. Predictions, labels and weights of dask collections are computed; use
+            `evaluate_dataset` if they do not fit into memory.
         """
-        if is_dask(X):
-            return accuracy(self.predict(X), y, sample_weight)
-        return float(super().score(X, labels_of(y).values, sample_weight))
+        predicted, y, weights = computed(self.predict(X), y, sample_weight)
+        return float(accuracy_score(labels_of(y).values, predicted, sample_weight=weights))
 
     def _values(self) -> dict[str, Any]:
         values = super()._values()
@@ -229,86 +229,10 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         self.classes_ = model.classes
 
 
-@dataclass(eq=False, repr=False)
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
 class NRBFNClassifier(PlainNetwork, ClassNetwork):
     """Normalized radial basis function network on a soft-kNN basis.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=None
-        Neighbours of a row from which its confidence in its own label, or its locality, is
-        computed; less than the number of rows. None: 20, or all other rows if there are fewer.
-    confidence_threshold : float, default=0.9
-        Rows with a lower confidence form the basis.
-    alpha : float, default=1e-13
-        Ridge penalty, relative to the trace of the gram matrix.
-    penalty : {"weights", "kernel", "clusters"}, default="weights"
-        The quadratic form that the ridge penalizes: the squared norm of the weights; the norm in
-        the reproducing kernel space (plain features only); or the squared weights divided by the
-        share of the rows in each cluster (plain features of a "kmeans" basis only).
-    locality : float, default=0.0
-        Penalty of score differences between neighbours that are nearer than any row of another
-        class, relative to the trace of the gram matrix. 0: none.
-    loss : {"squared", "squared-hinge", "logistic", "hinge"}, default="squared"
-        The squared distance from the class indicators, or a one-vs-rest loss, which takes up to 10
-        more passes over the rows. With such a loss the network cannot be updated.
-    prune : int, default=None
-        Keep only this number of basis rows, those that explain most; plain features only.
-    components : int, default=None
-        Combine only this number of eigenfunctions of the basis, the smoothest ones; normalized
-        features only. None: the weights are free.
-    basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
-        Rows of low confidence, random rows, cluster centres, or these rows.
-    basis_size : int, default=None
-        Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
-        many as fit into memory; if a class is ten times as frequent as another, at least 100, or a
-        tenth of the rows if that is less. With "random" and "kmeans" a quarter of the rows, at most
-        1,000.
-    basis_rule : {"least-confident", "uniform"}, default="least-confident"
-        Choice of a basis of a given size: the least confident rows, or a random draw from the rows
-        below the threshold.
-    candidates : int, "auto" or "all", default="auto"
-        Number of random rows that are searched for rows of low confidence. "auto": with a basis
-        size 20 for each basis row and at least 50,000, up to half of the rows; otherwise, and with
-        ``neighbors="approximate"``, all.
-    features : {"normalized", "plain"}, default="normalized"
-        Whether the activations of a row are divided by their sum.
-    kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"
-    width_factor : float, default=1.0
-        Kernel width divided by the mean distance between rows and basis rows.
-    class_weight : dict, "balanced" or None, default=None
-        Weight of each class; "balanced": all classes have the same total weight.
-    neighbors : {"auto", "exact", "approximate"}, default="auto"
-        Method of the neighbour search.
-    n_partitions : int, default=None
-        Number of partitions of the neighbour search. None: one if it fits into memory.
-    overlap : int, default=2
-        Mean number of partitions that a row belongs to.
-    min_recall : float, default=0.95
-        Smallest share of the true neighbours that an approximate search must find.
-    scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
-        "standard": columns to mean 0 and variance 1; "learned": each column is also multiplied by
-        the square root of a weight that is learned on a sample; "unit": rows to unit length.
-    cells : int or {"auto"}, default=None
-        Number of cells that a tree cuts the rows into, each with its own network. "auto": cells of
-        at most 3 rows for each basis row. None: 1.
-    metric_rounds : int, default=5
-        Maximum number of rounds in which the weights of columns are learned.
-    n_parts : int, default=None
-        Number of parts of each pass over the rows.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the approximate search and of the choice among equally confident rows.
-    unlabelled : int, float or str, default=None
-        The label in y of rows without a label; NaN and "" also stand for missing labels. These
-        rows can become rows of a "random" or "kmeans" basis and count in scale and width;
-        everything else is learned from the other rows. None: every row has a label.
-    missing : {"error", "impute"}, default="error"
-        What happens to missing values: an error, or imputation by the median; for a category, a
-        category of its own. A column with more than 1 % missing also gets an indicator feature.
-    store : str, path or RemoteLocation, default=None
-        Directory or URL that all workers can open. Fits on Zarr and dask arrays keep their rows
-        and runs there, lazy predictions their models. An interrupted fit of the same rows and
-        parameters resumes. None: a temporary directory.
 
     Attributes
     ----------
@@ -364,10 +288,6 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     True
     """
 
-    n_neighbors: int | None = None
-    confidence_threshold: float = 0.9
-    alpha: float = 1e-13
-    _: KW_ONLY
     loss: str = "squared"
     basis: str | ArrayLike = "sknn"
     basis_rule: str = "least-confident"

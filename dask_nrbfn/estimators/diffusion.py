@@ -1,6 +1,6 @@
 """Coordinates of rows by eigenfunctions of a basis."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
@@ -15,8 +15,7 @@ from dask_nrbfn.estimators.inputs import (
     chunked_dataset,
     is_chunked,
 )
-from dask_nrbfn.estimators.network import ModelEstimator, finished_run, workplace
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.estimators.network import ModelEstimator, documented, finished_run, workplace
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
@@ -24,33 +23,10 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
 
-@dataclass(eq=False, repr=False)
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
 class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstimator):  # type: ignore[misc]
     """Coordinates in which rows are close if many short steps connect them.
-
-    Parameters
-    ----------
-    n_components : int, default=2
-        Number of coordinates.
-    basis : {"random", "kmeans", "sknn"} or array-like (r, p), default="random"
-        Random rows, cluster centres, rows of low confidence (of a `Dataset` with labels), or these
-        rows.
-    basis_size : int, default=None
-        Number of basis rows, larger than the number of coordinates. None: a quarter of the rows, at
-        most 1,000.
-    width_factor : float, default=1.0
-        Kernel width divided by the mean distance between rows and basis rows.
-    scale : {"auto", "none", "standard", "unit"}, default="auto"
-        Columns to mean 0 and variance 1, or rows to unit length.
-    kernel : {"gaussian", "laplace-l1", "laplacian", "matern32", "matern52"}, default="gaussian"
-    n_parts : int, default=None
-        Number of parts of each pass over the rows.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the choice of the basis.
-    missing : {"error", "impute"}, default="error"
-        See `NRBFNClassifier`.
-    store : str, path or RemoteLocation, default=None
-        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -80,7 +56,6 @@ feature_names_
     """
 
     n_components: int = 2
-    _: KW_ONLY
     basis: str | ArrayLike = "random"
     width_factor: float = 1.0
     kernel: str = "gaussian"
@@ -118,7 +93,7 @@ feature_names_
         MemoryBudgetError
             If the basis does not fit into memory.
         """
-        FitParams.options()["components"].check("n_components", self.n_components)
+        self._options["n_components"].check("n_components", self.n_components)
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 dataset = chunked_dataset(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
+import dask
 import dask.array as da
 import numpy as np
 import zarr
@@ -87,6 +88,11 @@ class TrainingRows(NamedTuple):
             unlabelled=self.unlabelled,
             classes=range(0 if self.classes is None else len(self.classes)),
         )
+
+
+def computed(*values: Any) -> list[Any]:
+    """Return values with dask collections computed, one after the other: their kinds may differ."""
+    return [dask.compute(each, traverse=False)[0] for each in values]
 
 
 def is_dask(X: Any) -> bool:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import zarr
@@ -37,7 +37,7 @@ from dask_nrbfn.estimators.inputs import (
 from dask_nrbfn.estimators.predictions import PredictOutput, predict_lazily, scorer_of
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
@@ -52,6 +52,52 @@ from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, joi
 from dask_nrbfn.storage.model import Model, check_columns
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import version_name, versions_of
+
+_OF_FIT = FitParams.options()
+_OPTIONS = {
+    **_OF_FIT,
+    **FitLimits.options(),
+    "basis": Option(
+        "sknn",
+        str,
+        'Rows of low confidence ("sknn"), drawn rows ("random"), centres of clusters ("kmeans"), '
+        "or the rows of an array.",
+        metavar="one of kmeans, random, sknn, or array-like (r, p)",
+    ),
+    "class_weight": replace(
+        _OF_FIT["class_weight"], choices=(), metavar='"balanced" or a dict of weights by class'
+    ),
+    "random_state": Option(
+        0, str, _OF_FIT["random_state"].help, metavar="an integer, RandomState or None"
+    ),
+    "n_components": Option(2, int, "Number of coordinates.", least=1),
+    "unlabelled": Option(
+        None,
+        str,
+        'Label of rows without a label; NaN and "" also stand for missing labels. For numbers, the '
+        "value in all columns of y. These rows can become basis rows and count in scale and width; "
+        "everything else is learned from the other rows.",
+        metavar="a label, or a number",
+        none="every row has a label",
+    ),
+    "missing": Option(
+        "error",
+        str,
+        "Missing values are an error, or imputed by the median; for a category, by a category of "
+        "its own. A column with more than 1 % missing also gets an indicator feature.",
+        choices=("error", "impute"),
+    ),
+    "store": Option(
+        None,
+        str,
+        "Directory or URL that all workers can open. Fits on Zarr and dask arrays keep their rows "
+        "and runs there, lazy predictions their models. An interrupted fit of the same rows and "
+        "parameters resumes.",
+        metavar="path, URL or RemoteLocation",
+        none="a temporary directory",
+    ),
+}
+"""Definitions of the parameters of all estimators."""
 
 # Arrays with one entry for each row, which no update reads.
 _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
@@ -158,6 +204,8 @@ def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     """Estimator with the parameters of a fit and, once it is fitted, a model."""
+
+    _options: ClassVar[dict[str, Option]] = _OPTIONS
 
     basis: str | ArrayLike = "kmeans"
     basis_size: int | None = None
@@ -272,13 +320,22 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         model = self._model
         if isinstance(X, Dataset):
             X = model.encoded(X)
-            return np.concatenate([block.scores for block in scorer.blocks(X, 0, X.n_rows)])
+            return np.concatenate([scores for scores, _ in scorer.blocks(X, 0, X.n_rows)])
         as_stored = not isinstance(X, zarr.Array)
         if as_stored:
             X = checked_rows(self, X, model.schema)
         if model.schema is None:
             check_columns(X.shape[1], model.n_features)
         return scorer.table(X, as_stored=as_stored)
+
+
+Estimator = TypeVar("Estimator", bound=ModelEstimator)
+
+
+def documented(estimator: type[Estimator]) -> type[Estimator]:
+    """Add the parameters of an estimator to its docstring."""
+    document(estimator, estimator._options)
+    return estimator
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

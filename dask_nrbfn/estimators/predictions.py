@@ -1,35 +1,28 @@
-"""Predictions of estimators for dask collections and frames, and scores of predictions."""
+"""Predictions of estimators for dask collections and frames."""
 
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache, reduce
-from operator import add
+from functools import cache, lru_cache
 from typing import Any, Self
 
-import dask
 import dask.array as da
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.ingest import dask_rows
-from dask_nrbfn.errors import DataError, ExistsError, ParameterError
-from dask_nrbfn.numeric.held_out import ResidualSums
-from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.scorer import Scorer
-from dask_nrbfn.sources.frames import as_frame, column_names, labels_of
+from dask_nrbfn.sources.frames import as_frame, column_names
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model, check_columns, check_names
 
 _LIBRARIES = ("default", "pandas", "polars")
-
-Score = Callable[[NDArray[Any], Any, Floats], Any]
-"""Maps predictions (b, ...), targets and weights (b,) to a sum over these rows."""
 
 
 def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
@@ -144,78 +137,3 @@ class PredictOutput:
             index = nw.maybe_get_index(frame)
             native.index = native.index if index is None else index
         return native
-
-
-def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
-    """Return the share of rows, or of the sample weight, with the right label."""
-
-    def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
-        hit = predicted == labels_of(y).values
-        return np.array([weights @ hit, weights.sum()])
-
-    right, weight = reduce(add, _score_blocks(hits, predicted, y, sample_weight))
-    return float(right / weight)
-
-
-def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> float:
-    """Return the mean R^2 over the targets of predicted numbers (n,) or (n, q).
-
-    `origin` (q,) is subtracted first, because squares of numbers far from 0 lose digits.
-    """
-
-    def residuals(predicted: NDArray[Any], y: Any, weights: Floats) -> ResidualSums:
-        scores, targets = (
-            np.asarray(values, dtype=np.float64).reshape(len(values), -1) - origin
-            for values in (predicted, y)
-        )
-        return ResidualSums.from_block(scores[:, None], targets, weights)
-
-    sums = reduce(add, _score_blocks(residuals, predicted, y, sample_weight))
-    return 1.0 - float(sums.figures(0)["relative_error"])
-
-
-def _score_blocks(score: Score, predicted: da.Array, y: Any, sample_weight: Any) -> Sequence[Any]:
-    """Return the sums of `score` for all blocks of predictions, in order."""
-    blocks = predicted.to_delayed().ravel()
-    targets = _blocks_like(predicted, y, "y")
-    weights: Sequence[Any] = [None] * len(blocks)
-    if sample_weight is not None:
-        weights = _blocks_like(predicted, sample_weight, "sample_weight")
-    score_block = dask.delayed(_score_block, pure=False)
-    columns = zip(blocks, targets, weights, strict=True)
-    return dask.compute(*(score_block(score, place, *block) for place, block in enumerate(columns)))
-
-
-def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
-    """Return the blocks of `values` with the same rows as the blocks of predictions."""
-    if hasattr(values, "to_dask_array"):
-        blocks = values.to_delayed()
-    else:
-        array, rows = da.asarray(values), predicted.chunks[0]
-        if not np.isnan(sum(rows) + sum(array.chunks[0])):
-            _check_length(name, sum(array.chunks[0]), sum(rows), "")
-            array = array.rechunk({0: rows})
-        blocks = array.rechunk(dict.fromkeys(range(1, array.ndim), -1)).to_delayed().ravel()
-    if len(blocks) != predicted.numblocks[0]:
-        raise DataError(
-            f"{name} has {len(blocks)} blocks, but X has {predicted.numblocks[0]}, and the length "
-            "of some blocks is unknown.",
-            f"Use the same blocks for X and {name}, or call compute_chunk_sizes() on both first.",
-        )
-    return blocks
-
-
-def _score_block(score: Score, place: int, predicted: NDArray[Any], y: Any, weights: Any) -> Any:
-    _check_length("y", len(y), len(predicted), f" of block {place}")
-    if weights is None:
-        return score(predicted, y, np.ones(len(y)))
-    _check_length("sample_weight", len(weights), len(predicted), f" of block {place}")
-    return score(predicted, y, np.asarray(weights, dtype=np.float64))
-
-
-def _check_length(name: str, n_rows: int, expected: int, where: str) -> None:
-    if n_rows != expected:
-        raise DataError(
-            f"{name} has {n_rows} rows{where}, but X has {expected}.",
-            f"Pass {name} for every row of X, in the same blocks.",
-        )

@@ -1,17 +1,17 @@
 """The regressor, and the base of all networks whose targets are numbers."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 
 from dask_nrbfn.errors import DataError, plural
-from dask_nrbfn.estimators.inputs import TrainingRows, is_dask, training_numbers
-from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork
-from dask_nrbfn.estimators.predictions import r2
+from dask_nrbfn.estimators.inputs import TrainingRows, computed, training_numbers
+from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.sources.frames import target_names_of
@@ -33,29 +33,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a first batch of rows, or add further rows to those that were fitted before.
 
-        The first batch decides the parameters, the basis and the width, so it is best a random
-        draw of all rows. The network then equals one that was fitted to the rows of all batches at
-        once with this basis and width.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            See `fit`. If the first batch was in memory, all batches must be.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ParameterError
-            If the first batch was a dataset or dask array and there is no `store` to keep its sums
-            in; if a batch that is not in memory follows one in memory.
-        AlreadyAddedError
-            With a store, if a batch of exactly these rows was added before. In memory the rows
-            count once more, as in scikit-learn.
-        RunMismatchError
-            If a copy of this network added rows to the same run in `store`.
+        Parameters, effects and errors are those of `NRBFNClassifier.partial_fit`.
         """
         self._fit_or_add(X, y, sample_weight)
         return self
@@ -79,11 +57,11 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            See `fit`. Dask collections are predicted block by block.
+            See `fit`. Predictions, targets and weights of dask collections are computed; use
+            `evaluate_dataset` if they do not fit into memory.
         """
-        if is_dask(X):
-            return r2(self.predict(X), y, sample_weight, origin=self.intercept_)
-        return float(super().score(X, y, sample_weight))
+        predicted, y, weights = computed(self.predict(X), y, sample_weight)
+        return float(r2_score(y, predicted, sample_weight=weights))
 
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
@@ -126,37 +104,10 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         self.intercept_ = model.intercept
 
 
-@dataclass(eq=False, repr=False)
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
 class NRBFNRegressor(PlainNetwork, NumberNetwork):
     """Radial basis function network for numeric targets.
-
-    Parameters
-    ----------
-    alpha : float, default=1e-13
-        Ridge penalty, relative to the trace of the gram matrix.
-    penalty : {"weights", "kernel", "clusters"}, default="weights"
-        The quadratic form that the ridge penalizes, as for `NRBFNClassifier`.
-    locality : float, default=0.0
-        Penalty of differences between the predictions of neighbours, relative to the trace of the
-        gram matrix. 0: none.
-    n_neighbors : int, default=None
-        Neighbours that the locality penalty compares; less than the number of rows. None: 20, or
-        all other rows if there are fewer.
-    basis : {"kmeans", "random"} or array-like (r, p), default="kmeans"
-        Cluster centres, random rows, or these rows.
-    basis_size : int, default=None
-        Number of basis rows. None: a quarter of the rows, at most 1,000.
-    features : {"plain", "normalized"}, default="plain"
-        Whether the activations of a row are divided by their sum.
-    random_state : int, RandomState instance or None, default=0
-        Seed of the choice of the basis.
-    unlabelled : float, default=None
-        The value in all columns of y of rows without targets, such as NaN. These rows can become
-        basis rows and count in scale and width; everything else is learned from the other rows.
-        None: every row has targets.
-    kernel, width_factor, scale, cells, metric_rounds, prune, \
-components, n_parts, missing, store
-        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -185,6 +136,4 @@ n_features_in_, feature_names_in_, schema_, feature_names_
     True
     """
 
-    alpha: float = 1e-13
-    _: KW_ONLY
     features: str = "plain"

@@ -1,14 +1,14 @@
 """Networks whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import ClassNetwork
-from dask_nrbfn.estimators.network import LearningNetwork
+from dask_nrbfn.estimators.network import LearningNetwork, documented
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.params import TUNED, TuneParams
 from dask_nrbfn.storage.run import Run
@@ -17,6 +17,8 @@ from dask_nrbfn.storage.run import Run
 @dataclass(kw_only=True, eq=False, repr=False)
 class TunedNetwork(LearningNetwork):
     """Network whose scale, basis, width, features and penalty are chosen by cross-validation."""
+
+    _options = LearningNetwork._options | dict(TuneParams.options())
 
     effort: str = TuneParams.effort
     folds: int = TuneParams.folds
@@ -50,53 +52,10 @@ class TunedNetwork(LearningNetwork):
         self.losses_ = tuning["losses"]
 
 
-@dataclass(eq=False, repr=False)
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
 class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     """Network whose scale, basis, width, features and penalty are chosen by cross-validation.
-
-    Parameters
-    ----------
-    effort : {"quick", "normal", "thorough"}, default="normal"
-        How many values are tried for the parameters below that are None, see `TuneParams`.
-    folds : int, default=5
-        Number of cross-validation folds. The fold of a row is a hash of its row index.
-    alphas : sequence of float
-        Values of alpha to try.
-    penalties : sequence of {"weights", "kernel", "clusters"}, default=None
-        Penalties to try, with every alpha and all features that they allow. None: by `effort`.
-    localities : sequence of float, default=None
-        Values of locality to try, with every alpha and penalty. None: 0.
-    components : sequence of int, default=None
-        Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
-        weights are free.
-    losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
-        Losses to try, after everything else is chosen. None: by `effort`.
-    width_factors : sequence of float, default=None
-        Kernel widths to try, divided by the mean distance between rows and basis rows. None: a grid
-        for each kernel, then values between and beyond it.
-    features : sequence of {"normalized", "plain"}
-        Kinds of features to try.
-    kernels : sequence of str, default=None
-        Kernels to try. None: by `effort`.
-    scales : sequence of {"none", "standard", "unit", "learned"}, default=None
-        Scales to try. None: `scale`, and by `effort` others.
-    bases : sequence of {"kmeans", "random", "sknn"}, default=None
-        Bases to try; only with a `basis_size`. None: `basis`, and by `effort` others than "sknn".
-    basis_rules : sequence of {"least-confident", "uniform"}, default=None
-        Rules to try; only with a `basis_size`. None: by `effort`.
-    search_basis : int, default=1000
-        Maximum number of basis rows while everything but the penalty and the loss is chosen.
-    search_rows : int, default=None
-        Rows during that search. None: as many as take 256 MiB, from 20,000 to 100,000.
-    basis_size : int, default=None
-        Number of basis rows. None: it is chosen, see `dask_nrbfn.params.TuneParams`.
-    cells : int or {"auto"}, default=None
-        See `NRBFNClassifier`. None, unless the effort is "quick": "auto", if networks of cells do
-        better than one network on held-out rows.
-    n_neighbors, confidence_threshold, basis, candidates, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, metric_rounds, n_parts, \
-random_state, unlabelled, missing, store
-        See `NRBFNClassifier`.
 
     Attributes
     ----------
@@ -141,26 +100,15 @@ random_state, unlabelled, missing, store
     True
     """
 
-    n_neighbors: int | None = None
-    confidence_threshold: float = 0.9
-    _: KW_ONLY
     basis: str | ArrayLike = "sknn"
     losses: Sequence[str] | None = None
     basis_rules: Sequence[str] | None = None
 
 
+@documented
 @dataclass(kw_only=True, eq=False, repr=False)
 class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     """Network for numbers whose scale, basis, width, features and penalty are cross-validated.
-
-    Parameters
-    ----------
-    effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
-scales, bases, search_basis, search_rows, basis_size, cells
-        See `NRBFNClassifierCV`.
-    n_neighbors, basis, scale, metric_rounds, n_parts, \
-random_state, unlabelled, missing, store
-        See `NRBFNRegressor`.
 
     Attributes
     ----------

@@ -1,35 +1,32 @@
 """Charts of a report, as images that a page contains."""
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from textwrap import fill, shorten
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 from sklearn.calibration import CalibrationDisplay
 from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
 
 from dask_nrbfn.commands.evaluate import NumberEvaluation
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.report.facts import MOST_CLASSES, UNKNOWN
+from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import label_texts
-from dask_nrbfn.report.tables import MOST_CLASSES, UNKNOWN
 
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
 
-# With more classes, the cells of a confusion have no text, and a legend is of no use.
-_MOST_WRITTEN, _MOST_NAMED = 15, 10
-
-# Number of bars of a histogram, and of drawn targets.
-_BARS, _MOST_DRAWN = 50, 4
-
-_LINE: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1}
+# Number of bars of a histogram, of drawn targets, and of classes of a legend.
+_BARS, _MOST_DRAWN, _MOST_NAMED = 50, 4, 10
 
 
 class Chart(NamedTuple):
@@ -42,14 +39,18 @@ class Chart(NamedTuple):
 class Charts:
     """The charts of a run by the title of the section that shows them."""
 
-    def __init__(self, finished: FinishedRun, confidences: Confidences | None) -> None:
+    def __init__(self, finished: FinishedRun) -> None:
         self.by_section: dict[str, list[Chart]] = {}
-        self._finished, self._stages = finished, finished.stages
-        self._draw_confusions()
-        self._draw_reliabilities()
-        self._draw_predictions()
-        if confidences is not None:
-            self._draw_confidence(confidences)
+        self._finished = finished
+        for rows, record in finished.judged_rows.items():
+            if 0 < len(record.get("confusion", ())) <= MOST_CLASSES:
+                self._draw_confusion(rows, record["confusion"])
+            if record.get("reliability"):
+                self._draw_reliability(rows, record["reliability"])
+        if isinstance(finished.evaluation, NumberEvaluation):
+            self._draw_predictions(finished.evaluation)
+        if finished.confidences is not None:
+            self._draw_confidence(finished.confidences)
         if finished.run.embeds:
             self._draw_coordinates()
 
@@ -65,43 +66,31 @@ class Charts:
         image = f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"
         self.by_section.setdefault(section, []).append(Chart(image, caption))
 
-    def _draw_confusions(self) -> None:
-        for rows, counts in self._finished.confusions.items():
-            own = [*self._finished.labels, UNKNOWN][: len(counts)]
-            if len(own) > MOST_CLASSES:
-                continue
-            totals = counts.sum(axis=1, keepdims=True)
-            shares = np.zeros((len(own), len(own)))
-            shares[:, : counts.shape[1]] = 100 * counts / np.where(totals > 0, totals, 1.0)
-            names = [fill(shorten(name, _MOST_LETTERS), _LINE_LETTERS) for name in own]
-            written = len(own) <= _MOST_WRITTEN
-            caption = f"{rows}: percent of each true class by predicted label."
-            with self._axes("Confused classes", caption, 3.0 + 0.35 * len(own)) as axes:
-                ConfusionMatrixDisplay(shares, display_labels=names).plot(
-                    ax=axes,
-                    cmap="Blues",
-                    colorbar=not written,
-                    include_values=written,
-                    values_format=".0f",
-                    xticks_rotation="vertical",
-                )
+    def _draw_confusion(self, rows: str, confusion: ArrayLike) -> None:
+        counts = np.asarray(confusion, dtype=np.float64)
+        own = [*self._finished.labels, UNKNOWN][: len(counts)]
+        totals = counts.sum(axis=1, keepdims=True)
+        shares = np.zeros((len(own), len(own)))
+        shares[:, : counts.shape[1]] = 100 * counts / np.where(totals > 0, totals, 1.0)
+        names = [fill(shorten(name, _MOST_LETTERS), _LINE_LETTERS) for name in own]
+        options = {"cmap": "Blues", "colorbar": False, "values_format": ".0f"}
+        caption = f"{rows}: percent of each true class by predicted label."
+        with self._axes("Confused classes", caption, 3.0 + 0.35 * len(own)) as axes:
+            display = ConfusionMatrixDisplay(shares, display_labels=names)
+            display.plot(ax=axes, xticks_rotation="vertical", **options)
 
-    def _draw_reliabilities(self) -> None:
+    def _draw_reliability(self, rows: str, bins: Sequence[Mapping[str, float]]) -> None:
         labels = self._finished.labels
         event = f"class {labels[1]}" if len(labels) == 2 else "a right label"
-        for rows, bins in self._finished.reliabilities.items():
-            mean = np.array([each["mean_probability"] for each in bins])
-            share = np.array([each["observed_share"] for each in bins])
-            caption = f"{rows}: probability of {event}, in bins of equal numbers of rows."
-            with self._axes("Probabilities", caption) as axes:
-                CalibrationDisplay(share, mean, mean).plot(ax=axes)
-                axes.set(xlabel="mean probability", ylabel="observed share")
+        mean = np.array([each["mean_probability"] for each in bins])
+        share = np.array([each["observed_share"] for each in bins])
+        caption = f"{rows}: probability of {event}, in bins of equal numbers of rows."
+        with self._axes("Probabilities", caption) as axes:
+            CalibrationDisplay(share, mean, mean).plot(ax=axes)
+            axes.set(xlabel="mean probability", ylabel="observed share")
 
-    def _draw_predictions(self) -> None:
+    def _draw_predictions(self, evaluation: NumberEvaluation) -> None:
         """Draw the targets with the lowest R2."""
-        evaluation = self._finished.evaluation
-        if not isinstance(evaluation, NumberEvaluation):
-            return
         _, true, predicted = evaluation.sample
         for place in sorted(np.argsort(evaluation.r2, kind="stable")[:_MOST_DRAWN].tolist()):
             rows = plural(len(true), "evaluated row")
@@ -111,18 +100,17 @@ class Charts:
                     ax=axes, kind="actual_vs_predicted", scatter_kwargs={"s": 9}
                 )
 
-    def _draw_confidence(self, confidences: Confidences) -> None:
+    def _draw_confidence(self, values: Floats) -> None:
         threshold = self._finished.params.confidence_threshold
-        n_below = self._stages["confidence"]["n_below_threshold"]
+        n_below = self._finished.stages["confidence"]["n_below_threshold"]
         caption = (
             f"Confidence: the weight of the own label among the neighbours. {n_below:,} rows below "
-            f"the threshold {threshold:g} may enter the basis; {confidences.n_certain:,} have 1."
+            f"the threshold {threshold:g} may enter the basis."
         )
         with self._axes("Confidence of the rows", caption) as axes:
-            counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
-            axes.stairs(counts, np.linspace(0.0, 1.0, _BARS + 1), fill=True)
+            axes.hist(values, _BARS, range=(0.0, 1.0))
             axes.set(xlabel="confidence", ylabel="rows", yscale="symlog", xlim=(0.0, 1.0))
-            axes.axvline(threshold, **_LINE)
+            axes.axvline(threshold, color="black", linestyle="--", linewidth=1)
 
     def _draw_coordinates(self) -> None:
         """Draw sampled rows of an embedding, coloured by a few classes or by the first target."""
@@ -137,14 +125,13 @@ class Charts:
             if not run.has("model/sample/targets"):
                 return
             targets = run.read("model/sample/targets")
-            labels = label_texts(run.read("model/sample/classes").tolist()) if not names else ()
             if names:
                 drawn = axes.scatter(x, others[0], s=9, c=targets[:, 0])
                 axes.figure.colorbar(drawn, label=names[0])
-            elif len(labels) <= _MOST_NAMED:
-                for place, label in enumerate(labels):
-                    own = targets == place
-                    # matplotlib leaves names that begin with _ out of a legend.
-                    name = f" {shorten(label, _LINE_LETTERS)}"
-                    axes.scatter(x[own], others[0][own], s=9, label=name)
+                return
+            labels = label_texts(run.read("model/sample/classes").tolist())
+            for place, label in enumerate(labels if len(labels) <= _MOST_NAMED else ()):
+                own = targets == place
+                # matplotlib leaves names that begin with _ out of a legend.
+                axes.scatter(x[own], others[0][own], s=9, label=f" {shorten(label, _LINE_LETTERS)}")
                 axes.legend()

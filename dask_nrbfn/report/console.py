@@ -7,10 +7,9 @@ from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.commands.plan import Plan
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.facts import details, summary
-from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.facts import confused, confusion_tables, details, summary, tuning_tables
+from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Table, label_texts, line, readable_bytes
-from dask_nrbfn.report.tables import confused, confusion_tables, tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _WIDTH = 100
@@ -26,7 +25,7 @@ def run_table(run: Run) -> str:
 
 
 def tuning_table(run: Run) -> str:
-    """Return tables of the tried values, with stars at the chosen ones, and of held-out classes."""
+    """Return tables of what a tuning tried, with stars at the choices, and of held-out classes."""
     finished = FinishedRun.of(run)
     of_classes = [table for tables in confused(finished).values() for table in tables]
     return _text(*tuning_tables(finished), *of_classes)
@@ -43,7 +42,7 @@ def report_figures(
 ) -> dict[str, Any]:
     """Return all figures, warnings and tables of a report, as values that `json.dumps` accepts."""
     finished = FinishedRun.of(run, evaluation)
-    sections = [*summary(finished), *details(finished, Confidences.of(finished))]
+    sections = [*summary(finished), *details(finished)]
     return {
         **describe_run(run),
         **({} if run.tuning is None else describe_tuning(run)),

@@ -4,76 +4,111 @@ The text of `fit` and `tune`, the page of `report` and its JSON are made of thes
 have the names that `inspect` and `--json` use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.report import tables
-from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.finished import Confidences, FinishedRun
-from dask_nrbfn.report.formats import Section, Table, schema_table, shown
-from dask_nrbfn.stages.bases import source_of
+import numpy as np
+from numpy.typing import ArrayLike
 
-# Figures of held-out rows, which decide.
-_JUDGED = (
+from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
+from dask_nrbfn.commands.evaluate import Evaluation
+from dask_nrbfn.commands.version import read_model
+from dask_nrbfn.errors import plural
+from dask_nrbfn.numeric.held_out import class_figures
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
+from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
+from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.neighbor_search import of_searched
+from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
+from dask_nrbfn.stages.refine import guess_as_good
+
+_RESULT = (
     *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "log_loss"),
     *("expected_calibration_error", "temperature"),
+    *("training_r2", "fitting_error", "spectral_risk", "recall"),
 )
-_FITTED = ("training_r2", "fitting_error", "spectral_risk", "recall")
-
 _NETWORK = (
-    *("n_rows", "n_unlabelled", "n_features", "n_classes", "target_names", "n_cells", "n_basis"),
-    *("n_kept", "width", "alpha", "penalty", "locality", "components", "n_partitions", "version"),
+    *("run", "dataset", "n_rows", "n_unlabelled", "n_features", "n_classes", "target_names"),
+    *("n_cells", "n_basis", "n_kept", "width", "alpha", "penalty", "locality", "components"),
+    *("n_partitions", "version", "scale", "basis", "basis_rows", "features", "kernel"),
+    *("width_factor", "loss", "class_weight", "confidence_threshold", "n_neighbors"),
 )
-_CHOSEN = (
-    *("scale", "basis", "basis_rows", "features", "kernel", "width_factor", "loss"),
-    *("class_weight", "confidence_threshold", "n_neighbors"),
-)
-# Number of the most frequent confusions that stand next to the error.
-_CONFUSED = 3
-
 _COST = ("seconds", "peak_bytes", "predicted_bytes", "n_workers", "threads", "memory_bytes")
+
+MOST_CLASSES = 30
+"""With more classes, the confusion is not drawn, and only the worst classes are listed."""
+
+UNKNOWN = "(unknown)"
+"""The label of the rows whose class the model does not know."""
+
+_CURVE = (
+    "One combination with bases of several sizes, on a sample; the smallest basis within one "
+    "standard error of the best is chosen"
+)
+
+# Figures by which a tuning compares; each record has some.
+_COMPARED = (
+    *("error_rate", "relative_error", "r2", "log_loss", "temperature"),
+    *("fitting_error", "spectral_risk"),
+)
+
+# Number of confusions, of the best combinations of a tuning, and of the worst cells and rows.
+_MOST_PAIRS, _MOST_TRIED, _MOST_CELLS, _MOST_UNSURE = 20, 10, 10, 10
+
+# With fewer rows, one error changes the error rate of a class by more than 5 points. Below this
+# recall, most rows of a class get the label of another class.
+_FEW_ROWS, _LOW_RECALL = 20, 0.5
+
+# Above this fitting error, the squared residuals are larger than the squared scores. Below these
+# R2, the mean is as good, and less than half of the variance of a target is fitted.
+_LARGE_FITTING_ERROR, _NO_R2, _SMALL_R2 = 2.0, 1e-6, 0.5
 
 
 def summary(finished: FinishedRun) -> list[Section]:
     """Return the results of a run, its warnings, its network and its cost."""
-    figures = describe_run(finished.run)
-    taken = sum(record["seconds"] for record in finished.stages.values())
-    places = [member["dataset"] for member in finished.attributes["members"]]
-    network = {"run": str(finished.run.location), "dataset": places}
-    chosen = {**finished.params.to_dict(), "basis_rows": basis_rule(finished)}
-    cost = {**figures, **finished.attributes["environment"], "seconds": taken}
-    confused = tables.confused(finished)
-    result = _some(figures, _JUDGED) | _frequent(confused, "Held-out rows")
-    evaluated = _evaluated(finished) | _frequent(confused, "Evaluated rows")
+    figures: dict[str, Any] = {
+        **finished.params.to_dict(),
+        **finished.attributes["environment"],
+        **describe_run(finished.run),
+        "run": str(finished.run.location),
+        "dataset": [member["dataset"] for member in finished.attributes["members"]],
+        "basis_rows": basis_rule(finished),
+        "seconds": sum(record["seconds"] for record in finished.stages.values()),
+    }
+    evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
+    tabled = ("classes", "per_class", "confusion", "reliability", "target_names")
+
+    def some(names: Sequence[str]) -> dict[str, Any]:
+        return {name: figures[name] for name in names if figures.get(name) is not None}
+
     return [
-        Section("Result", result | _some(figures, _FITTED)),
-        Section("Evaluation", evaluated),
-        Section("Confused classes", tables=[each[0] for each in confused.values()]),
+        Section("Result", some(_RESULT)),
+        Section("Evaluation", {k: each for k, each in evaluated.items() if k not in tabled}),
+        Section("Confused classes", tables=[each[0] for each in confused(finished).values()]),
         Section("What to do next", concerns=find_concerns(finished)),
-        Section(
-            "Data and network",
-            network | _some(figures, _NETWORK) | _some(chosen, _CHOSEN),
-        ),
-        Section("Time and memory", _some(cost, _COST)),
+        Section("Data and network", some(_NETWORK)),
+        Section("Time and memory", some(_COST)),
     ]
 
 
-def details(finished: FinishedRun, confidences: Confidences | None) -> list[Section]:
+def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
     schema = finished.attributes["schema"]
-    of_classes = [table for each in tables.confused(finished).values() for table in each[1:]]
     found: dict[str, Sequence[Table]] = {
-        "Classes": of_classes,
+        "Classes": [table for each in confused(finished).values() for table in each[1:]],
         "Probabilities": [],
-        "Predicted and true numbers": tables.target_tables(finished),
-        "Tuning": [] if finished.run.tuning is None else tables.tuning_tables(finished),
-        "Confidence of the rows": tables.confidence_tables(confidences),
+        "Predicted and true numbers": target_tables(finished),
+        "Tuning": tuning_tables(finished),
+        "Confidence of the rows": confidence_tables(finished),
         "Coordinates of the rows": [],
-        "Weights of the features": tables.feature_tables(finished),
-        "Cells": tables.cell_tables(finished),
+        "Weights of the features": feature_tables(finished),
+        "Cells": cell_tables(finished),
         "Columns": [] if schema is None else [schema_table(schema)],
-        "Stages": [tables.stage_table(finished)],
+        "Stages": [stage_table(finished)],
     }
     return [Section(title, tables=each) for title, each in found.items()]
 
@@ -88,22 +123,295 @@ def basis_rule(finished: FinishedRun) -> str | None:
     return source_of(params.basis).described(params, record.get("cap") is not None, filled)
 
 
-def _frequent(confused: Mapping[str, Sequence[Table]], rows: str) -> dict[str, Any]:
-    """Return the most frequent confusions of some rows as texts."""
-    texts = [
-        f"{pair['class']} as {pair['predicted']} ({shown('of_class', pair['of_class'])})"
-        for table in confused.get(rows, ())[:1]
-        for pair in table.rows[:_CONFUSED]
+def confused(finished: FinishedRun) -> dict[str, list[Table]]:
+    """Return the tables of held-out and of evaluated rows by the name of the rows."""
+    return {
+        rows: confusion_tables(rows, finished.labels, record["confusion"])
+        for rows, record in finished.judged_rows.items()
+        if "confusion" in record
+    }
+
+
+def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) -> list[Table]:
+    """Return the most frequent confusions, and the figures of each class, of the rows `title`.
+
+    confusion (K, K) or (K + 1, K): counts; row K + 1 is of classes that `labels` lacks.
+    """
+    counts = np.asarray(confusion, dtype=np.float64)
+    own, totals = [*labels, UNKNOWN], counts.sum(axis=1)
+    wrong = counts * (1 - np.eye(*counts.shape))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
+    pairs = [
+        {
+            "class": own[true],
+            "predicted": own[given],
+            "rows": float(wrong[true, given]),
+            "of_class": float(wrong[true, given] / totals[true]),
+        }
+        for true, given in zip(*np.unravel_index(order, wrong.shape), strict=True)
+        if wrong[true, given]
     ]
-    return {"confused": texts} if texts else {}
+    figures = class_figures(labels, counts)
+    what = f"{title}: precision, recall and F1 of each class"
+    if len(figures) > MOST_CLASSES:
+        what = f"{title}: the {MOST_CLASSES} of {plural(len(figures), 'class')} with the lowest F1"
+        figures.sort(key=lambda of_class: (of_class["f1"] is None, of_class["f1"]))
+    none = dict.fromkeys(("precision", "recall", "f1"))
+    unknown = [{"class": UNKNOWN, **none, "support": total} for total in totals[len(labels) :]]
+    frequent = Table(f"{title}: the most frequent confusions", pairs)
+    return [frequent, Table(what, [*figures[:MOST_CLASSES], *unknown])]
 
 
-def _evaluated(finished: FinishedRun) -> dict[str, Any]:
-    """Return the figures of evaluated rows that are not tables."""
-    figures = {} if finished.evaluation is None else finished.evaluation.figures()
-    tabled = ("classes", "per_class", "confusion", "reliability", "target_names")
-    return {name: value for name, value in figures.items() if name not in tabled}
+def target_tables(finished: FinishedRun) -> list[Table]:
+    """Return R2 of training, held-out and evaluated rows, and the mean errors, of many targets."""
+    columns: dict[str, Any] = {
+        "target": finished.names or [],
+        "training r2": finished.fitted.get("training_r2"),
+    }
+    for which, record in finished.judged_rows.items():
+        if "r2" in record:
+            columns |= {f"{which.lower()}: {key}": record[key] for key in ("r2", "rmse", "mae")}
+    return [_of_columns("Each target", columns)] if len(columns["target"]) > 1 else []
 
 
-def _some(figures: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: figures[name] for name in names if figures.get(name) is not None}
+def _of_columns(title: str, columns: Mapping[str, Any]) -> Table:
+    rows = zip(*columns.values(), strict=True)
+    return Table(title, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def tuning_tables(finished: FinishedRun) -> list[Table]:
+    """Return the combinations, basis sizes, penalties and losses that were tried."""
+    run, params = finished.run, finished.params
+    if run.tuning is None:
+        return []
+    tuned, search, found = describe_tuning(run), finished.stages.get("search", {}), []
+    combination, ridge = search.get("chosen", {}), Ridge.in_params(params)
+
+    def add(
+        title: str,
+        records: list[dict[str, Any]],
+        names: Iterable[str],
+        is_chosen: Callable[[dict[str, Any]], bool],
+        most: int | None = None,
+    ) -> None:
+        """Add a table with the names that vary among the records, and figures of held-out rows."""
+        varied = [n for n in names if n == "alpha" or len({each.get(n) for each in records}) > 1]
+        rows = [
+            {name: each[name] for name in (*varied, *_COMPARED) if name in each}
+            for each in records[:most]
+        ]
+        found.append(Table(title, rows, [is_chosen(each) for each in records[:most]]))
+
+    def is_combination(record: dict[str, Any]) -> bool:
+        # A basis size is chosen later.
+        return all(record[name] == combination[name] for name in combination if name in record)
+
+    for name, what in (("tried", "tried"), ("finals", "compared")):
+        if records := sorted(tuned[name], key=partial(_rank, finished)):
+            best = f" ({_MOST_TRIED} best)" if len(records) > _MOST_TRIED else ""
+            n_basis = records[0].get("n_basis", search["n_basis"])
+            title = f"{plural(len(records), 'combination')} {what}{best} on "
+            title += f"{plural(search['n_rows'], 'row')} with a basis of {n_basis:,}"
+            if name == "tried" and search["stopped"]:
+                title += f"; ended: {search['stopped']}"
+            add(title, records, [*combination, "alpha"], is_combination, _MOST_TRIED)
+    if len(curve := tuned["curve"]) > 1:
+        size = params.basis, params.basis_size
+        add(_CURVE, curve, ["basis", "n_basis"], lambda at: (at["basis"], at["n_basis"]) == size)
+    if path := tuned["path"]:
+        how = "a validation dataset" if run.tuning.validation else plural(run.tuning.folds, "fold")
+        alphas = plural(len({each["alpha"] for each in path}), "alpha")
+        n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
+        names = ["penalty", "locality", "components", "alpha"]
+        title = f"{alphas} compared on {n_rows}, {how}"
+        add(title, path, names, lambda each: Ridge.of(each) == ridge)
+    if losses := tuned["losses"]:
+        title = f"{plural(len(losses), 'loss')} compared on the same rows"
+        names = ["loss", "n_passes", "taken", "stopped"]
+        add(title, losses, names, lambda each: each["loss"] == params.loss)
+    return found
+
+
+def _rank(finished: FinishedRun, record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the order of a combination: first those on most rows, last those without an error."""
+    search, error = finished.stages["search"], record[finished.criterion]
+    size = search["rounds"][record["round"]] if "round" in record else search
+    figures = error or 0.0, record.get("log_loss") or 0.0
+    return -size["n_rows"], -size["n_basis"], error is None, *figures
+
+
+def confidence_tables(finished: FinishedRun) -> list[Table]:
+    """Return the least confident rows."""
+    if (values := finished.confidences) is None:
+        return []
+    run = of_searched(finished.run)
+    places = np.argsort(values, kind="stable")[:_MOST_UNSURE]
+    columns = {
+        "row": name_rows(run, places).tolist(),
+        "label": [finished.labels[code] for code in codes_of_places(run, places)],
+        "confidence": values[places].tolist(),
+    }
+    return [_of_columns("The least confident rows. Look for wrong labels among them", columns)]
+
+
+def feature_tables(finished: FinishedRun) -> list[Table]:
+    """Return the largest learned weights of columns."""
+    if finished.params.scale != LEARNED:
+        return []
+    metric = finished.stages["metric"]
+    rows = [{"column": name, "weight": weight} for name, weight in metric["heaviest"].items()]
+    unused = plural(len(metric["unused"]), "column")
+    return [Table(f"The largest weights in squared distances; {unused} without effect", rows)]
+
+
+def cell_tables(finished: FinishedRun) -> list[Table]:
+    """Return the cells of the fit with the largest errors."""
+    if not finished.cells:
+        return []
+    errors = finished.run.read("cells/errors").tolist()
+    cells = describe_cells(read_model(finished.run, ""))
+    rows = [
+        {**cell, "splits": cell["splits"] or "all rows", finished.criterion: error}
+        for cell, error in zip(cells, errors, strict=True)
+    ]
+    rows.sort(key=lambda row: -row[finished.criterion])
+    title = f"The largest held-out errors of the {plural(len(cells), 'cell')}"
+    return [Table(title, rows[:_MOST_CELLS])]
+
+
+def stage_table(finished: FinishedRun) -> Table:
+    """Return the time and the memory of every stage."""
+    rows = [
+        {"stage": stage, **{name: record[name] for name in _COST[:3]}}
+        for stage, record in finished.stages.items()
+    ]
+    return Table("Time, and measured and predicted peak memory of a worker", rows)
+
+
+def find_concerns(finished: FinishedRun) -> list[Concern]:
+    """Return the concerns about a run."""
+    judged: Iterator[Concern] = iter(())
+    if not finished.run.embeds:
+        judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
+    tuned = _of_tuning(finished) if finished.run.tuning is not None else ()
+    return [*_of_versions(finished), *judged, *_of_system(finished), *tuned]
+
+
+def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
+    if finished.versions:
+        remedy = "The figures of the run describe the fit; an evaluation uses the latest version."
+        yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
+    if finished.versions and finished.versions[-1]["refresh_due"]:
+        reasons = {reason: None for each in finished.versions for reason in each["reasons"]}
+        yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
+
+
+def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
+    balanced = finished.params.class_weight is not None
+    if (guess := guess_as_good(finished.run)) is not None:
+        error, guessing = (shown("error_rate", each) for each in guess)
+        small = ' For small classes, pass --class-weight balanced (class_weight="balanced").'
+        yield Concern(
+            f"The held-out error is {error}; always predicting the largest class has an error of "
+            f"{guessing}.",
+            'Check scale first: columns in different units need "standard".'
+            f"{'' if balanced else small}",
+        )
+    for rows, record in finished.judged_rows.items():
+        if "confusion" not in record:
+            continue
+        figures = class_figures(finished.labels, record["confusion"])
+        recalls, supports = ([each[name] for each in figures] for name in ("recall", "support"))
+        if missed := _below("recall", finished.labels, recalls, _LOW_RECALL):
+            yield Concern(
+                f"Less than half of the {rows.lower()} of these classes get the right label: "
+                f"{missed}.",
+                'Try class_weight="balanced" for classes with few rows, and scale="standard" '
+                "for columns in different units.",
+            )
+        if small := _below("support", finished.labels, supports, _FEW_ROWS):
+            yield Concern(
+                f"Classes with fewer than {_FEW_ROWS} {rows.lower()}: {small}.",
+                "The error rates of these classes are uncertain. Add rows of these classes.",
+            )
+    if (error := finished.fitted["fitting_error"]) > _LARGE_FITTING_ERROR:
+        yield Concern(
+            f"The fitting error eps is {error:.4g}: the residuals exceed the scores.",
+            "Try a smaller alpha, a larger basis, or another width_factor.",
+        )
+    evaluation = finished.evaluation
+    if isinstance(evaluation, Evaluation) and (unknown := evaluation.n_unknown_labels):
+        yield Concern(
+            f"{unknown:,} of {plural(evaluation.n_rows, 'evaluated row')} have labels "
+            "that the model does not know.",
+            "Rows with unknown labels count as errors. Train on rows of these classes too.",
+        )
+
+
+def _below(figure: str, names: Sequence[str], values: Sequence[float | None], limit: float) -> str:
+    """Return the classes or targets with a figure below a limit."""
+    pairs = zip(names, values, strict=False)
+    low = [(name, value) for name, value in pairs if value is not None and value < limit]
+    return shown("", [f"{name} ({shown(figure, value)})" for name, value in low]) if low else ""
+
+
+def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
+    assert finished.names is not None
+    held_out = finished.judged_rows["Held-out rows"].get("r2", ())
+    if missed := _below("r2", finished.names, held_out, _NO_R2):
+        yield Concern(
+            f"Always predicting the mean is as good on held-out rows, by R2: {missed}.",
+            'Check scale first: columns in different units need "standard".',
+        )
+    if missed := _below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
+        yield Concern(
+            f"Less than half of the variance of the training rows is fitted, by R2: {missed}.",
+            "Unless the rest is noise, try a smaller alpha, a larger basis, or another "
+            "width_factor.",
+        )
+
+
+def _of_system(finished: FinishedRun) -> Iterator[Concern]:
+    """Yield concerns about the ridge system."""
+    latest = finished.versions[-1] if finished.versions else finished.stages.get("weights", {})
+    condition = latest.get("reciprocal_condition")
+    if condition is not None and condition < ILL_CONDITIONED:
+        yield Concern(
+            f"The ridge system at alpha={latest['alpha']:g} has a reciprocal condition of "
+            f"{condition:.1e}: rounding decides much of the weights.",
+            "Give a larger alpha; 1e-13 is enough.",
+        )
+
+
+def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
+    """Yield chosen values at the border of those that were tried."""
+    tuning, params = finished.run.tuning, finished.params
+    assert tuning is not None
+    search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
+    combinations = [*search["tried"], *search["finals"]]
+    for name, tried in {
+        # After a search only some of the alphas are tried with the whole basis, and of cells none.
+        "alpha": [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
+        "locality": tuning.localities or (),
+        "components": tuning.components or (),
+        "width_factor": [
+            each["width_factor"] for each in combinations if each["kernel"] == params.kernel
+        ],
+    }.items():
+        chosen, known = getattr(params, name), {*tried}
+        # No alpha or locality is below 0 or above 1.
+        limited = name != "width_factor" and chosen in (0.0, 1.0)
+        if len(known) < 2 or limited or chosen not in (min(known), max(known)):
+            continue
+        side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
+        yield Concern(
+            f"{name}={chosen:g} is the {side} that was tried.",
+            f"Tune a new run with {beyond} values of {name} too.",
+        )
+    sizes = [record["n_basis"] for record in search["curve"]]
+    if len(sizes) > 1 and params.basis_size == max(sizes):
+        yield Concern(
+            f"basis_size={params.basis_size} is the largest that was tried, and errors still fell.",
+            "Give a larger basis_size in a new run. Twice as many basis rows take four times as "
+            "long.",
+        )

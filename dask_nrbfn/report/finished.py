@@ -1,31 +1,20 @@
-"""The records of a finished run, and the confidence of its rows."""
+"""The records of a finished run."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cached_property
+from typing import Any, Self
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
-from dask_nrbfn.errors import MissingDataError, NRBFNError
+from dask_nrbfn.errors import MissingDataError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.stages.bases import with_neighbors
-from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import read_held_out_confusion
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import versions_of
-
-# Bins of the confidence, so that thresholds have steps of 0.001.
-_BINS = 1000
-
-# Number of listed rows with the lowest confidence.
-_NAMED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,90 +70,24 @@ class FinishedRun:
         return self.cells or self.stages.get("weights", {})
 
     @property
-    def judged(self) -> dict[str, Any]:
-        """The record with the errors of held-out rows; empty without a tuning."""
-        return judged_record(self.stages)
-
-    @property
-    def of_numbers(self) -> bool:
-        """Whether the targets are numbers."""
-        return self.names is not None
-
-    @property
     def criterion(self) -> str:
         """The name of the figure by which models are compared."""
-        return "relative_error" if self.of_numbers else "error_rate"
+        return "error_rate" if self.names is None else "relative_error"
 
-    @property
-    def confusions(self) -> dict[str, Floats]:
-        """The confusion (K, K) or (K + 1, K) of held-out and of evaluated rows."""
-        counts = {
-            "Held-out rows": None if self.run.embeds else read_held_out_confusion(self.run),
-            "Evaluated rows": getattr(self.evaluation, "confusion", None),
-        }
-        return {
-            rows: np.asarray(each, dtype=np.float64)
-            for rows, each in counts.items()
-            if each is not None
-        }
+    @cached_property
+    def judged_rows(self) -> dict[str, dict[str, Any]]:
+        """The figures of held-out and of evaluated rows."""
+        held_out, evaluation = dict(judged_record(self.stages)), self.evaluation
+        confusion = None if self.run.embeds else read_held_out_confusion(self.run)
+        if confusion is not None:
+            held_out["confusion"] = confusion
+        evaluated = {} if evaluation is None else evaluation.figures()
+        return {"Held-out rows": held_out, "Evaluated rows": evaluated}
 
-    @property
-    def reliabilities(self) -> dict[str, list[dict[str, float]]]:
-        """The reliability bins of held-out and of evaluated rows."""
-        bins = {
-            "Held-out rows": self.judged.get("reliability"),
-            "Evaluated rows": getattr(self.evaluation, "reliability", None),
-        }
-        return {rows: each for rows, each in bins.items() if each}
-
-    def dataset(self) -> Dataset | None:
-        """Open the dataset of the fit; None unless it is still on a disk of this machine.
-
-        A URL would need its storage options again, and perhaps a network.
-        """
-        places = [member["dataset"] for member in self.attributes["members"]]
-        if len(places) > 1 or local_path(places[0]) is None:
+    @cached_property
+    def confidences(self) -> Floats | None:
+        """The confidence of every row that was searched (n,); None if the run has none."""
+        if "confidence" not in self.stages:
             return None
-        try:
-            dataset = Dataset.open(places[0])
-        except NRBFNError:
-            return None
-        return dataset if dataset.fingerprint == self.run.fingerprint else None
-
-
-class Confidences(NamedTuple):
-    """Counts (1000,) of confidences in equal bins from 0 to 1, and the ten least confident rows.
-
-    n_certain: number of rows with a confidence of exactly 1: all neighbours share their label.
-    rows, values, labels: of the least confident rows; ids: if the dataset is still there.
-    """
-
-    counts: NDArray[np.int64]
-    n_certain: int
-    rows: NDArray[np.int64]
-    values: Floats
-    labels: tuple[str, ...]
-    ids: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, finished: FinishedRun) -> Self | None:
-        """Read the confidence of the rows, a part at a time; None if the run has none."""
-        if "confidence" not in finished.stages:
-            return None
-        run = with_neighbors(finished.run)
-        counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
-        places, least = np.empty(0, dtype=np.int64), np.empty(0)
-        for start, stop in run.spans:
-            values = run.read("confidence/values", start, stop)
-            counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
-            n_certain += int(np.count_nonzero(values == 1.0))
-            places = np.concatenate([places, np.arange(start, stop)])
-            least = np.concatenate([least, values])
-            order = np.argsort(least, kind="stable")[:_NAMED]
-            places, least = places[order], least[order]
-        rows, dataset = name_rows(run, places), finished.dataset()
-        labels = tuple(finished.labels[code] for code in codes_of_places(run, places))
-        ids = None
-        if dataset is not None and dataset.ids is not None:
-            ids = tuple(str(dataset.ids[row]) for row in rows.tolist())
-        return cls(counts, n_certain, rows, least, labels, ids)
+        values: Floats = with_neighbors(self.run).read("confidence/values")
+        return values

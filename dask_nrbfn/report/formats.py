@@ -3,17 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from itertools import zip_longest
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 
-# Number of columns of a schema, and of items of a list, that are shown; JSON has all.
-_MOST_COLUMNS, _MOST_ITEMS, _MOST_LISTED = 40, 20, 5
-
-# Longer cells of a text table, such as names of classes, take several lines.
-_MOST_LETTERS = 36
+# Number of columns of a schema, of items of a list, and of letters in a cell of a text table, that
+# are shown; JSON has all.
+_MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
 
 _SHARES = {"error_rate", "fold_deviation", "precision", "recall", "f1", "of_class", "missing"}
 
@@ -64,20 +60,21 @@ class Table:
           a       1.5
         * b        12
         """
-        table = [self.header, *self.cells]
-        wrapped = [[wrap(cell, _MOST_LETTERS) or [""] for cell in row] for row in table]
-        columns = zip(*wrapped, strict=True)
-        widths = [max(len(line) for cell in cells for line in cell) for cells in columns]
+        table = [[_cut(cell) for cell in row] for row in (self.header, *self.cells)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = []
         stars = [False, *(self.marked or [False] * len(self.rows))]
-        for cells, star in zip(wrapped, stars, strict=True):
-            for place, texts in enumerate(zip_longest(*cells, fillvalue="")):
-                padded = (
-                    text.ljust(width) if word else text.rjust(width)
-                    for text, width, word in zip(texts, widths, self.words, strict=True)
-                )
-                lines.append(f"{'*' if star and not place else ' '} {'  '.join(padded)}".rstrip())
+        for row, star in zip(table, stars, strict=True):
+            padded = (
+                cell.ljust(width) if word else cell.rjust(width)
+                for cell, width, word in zip(row, widths, self.words, strict=True)
+            )
+            lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
         return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -138,16 +135,6 @@ def readable_bytes(n_bytes: int) -> str:
         if n_bytes >= 0.9 * 2**power:
             return f"{n_bytes / 2**power:.2f} {unit}"
     return f"{n_bytes} B"
-
-
-def listed(items: Sequence[str]) -> str:
-    """Return the first five items with commas between them, and the number of further items.
-
-    >>> listed(["a", "b"]), listed([*"abcdefg"])
-    ('a, b', 'a, b, c, d, e and 2 more')
-    """
-    first, n_further = ", ".join(items[:_MOST_LISTED]), len(items) - _MOST_LISTED
-    return f"{first} and {n_further} more" if n_further > 0 else first
 
 
 def schema_table(schema: Mapping[str, Any]) -> Table:

@@ -9,7 +9,7 @@ from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report.charts import Charts
 from dask_nrbfn.report.facts import details, summary
-from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import shown
 from dask_nrbfn.storage.run import Run
 
@@ -22,23 +22,19 @@ def write_report(
     overwrite: bool = False,
 ) -> None:
     """Write a page without scripts or other files; the same run gives the same text."""
-    page = _page(FinishedRun.of(run, evaluation))
-    with new_file(path, overwrite=overwrite) as unfinished:
-        unfinished.write_text(page, encoding="utf-8")
-
-
-def _page(finished: FinishedRun) -> str:
-    confidences = Confidences.of(finished)
+    finished = FinishedRun.of(run, evaluation)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["shown"] = lambda value, name: shown(name, value)
     template = files(__package__).joinpath("page.html.jinja").read_text("utf-8")
-    return environment.from_string(template).render(
-        name=str(finished.run.location).rstrip("/").rpartition("/")[2],
+    page = environment.from_string(template).render(
+        name=str(run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
-        sections=[*summary(finished), *details(finished, confidences)],
-        charts=Charts(finished, confidences).by_section,
+        sections=[*summary(finished), *details(finished)],
+        charts=Charts(finished).by_section,
         params=finished.params.to_dict(),
         environment=finished.attributes["environment"],
     )
+    with new_file(path, overwrite=overwrite) as unfinished:
+        unfinished.write_text(page, encoding="utf-8")

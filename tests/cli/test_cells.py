@@ -40,8 +40,8 @@ def test_cli__cells_are_updated(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "site")
     succeed("update", tmp_path / "site", place / "more.npz")
     succeed("update", tmp_path / "site", place / "rows.zarr", "--forget")
-    told = json.loads(succeed("merge", place / "run", tmp_path / "site", "--json"))
-    assert told["n_rows"] == 90
+    figures = json.loads(succeed("merge", place / "run", tmp_path / "site", "--json"))
+    assert figures["n_rows"] == 90
     figures = json.loads(succeed("inspect", place / "run", "--json"))
     assert sum(cell["n_rows"] for cell in figures["cells"]) == 390
 

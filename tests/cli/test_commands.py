@@ -116,7 +116,7 @@ def test_cli__bad_sources(tmp_path, csv):
     assert not out.exists()
 
 
-def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
+def test_cli__nothing_is_overwritten_without_the_option(tmp_path, csv, dataset):
     assert "exists" in refuse("ingest", csv, dataset, "--label", "kind")[0]
     succeed("ingest", csv, dataset, "--label", "kind", "--overwrite")
     (tmp_path / "papers").mkdir()

@@ -295,7 +295,7 @@ def test_refresh__reads_files_that_were_added_again(tmp_path, place):
     assert {each.name for each in tmp_path.iterdir()} == {"run"}
 
 
-def test_predict__what_is_said_of_a_dataset(tmp_path, place):
+def test_predict__options_of_files_with_a_dataset(tmp_path, place):
     predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
     assert "--sql is given" in refuse(*predict, "--sql", "FROM source")[0]
     assert "--keep is given" in refuse(*predict, "--keep", "note")[0]
@@ -328,8 +328,8 @@ def test_predict__without_a_header_and_the_label_before_the_features(tmp_path):
     train, new = tmp_path / "train.csv", tmp_path / "new.csv"
     train.write_text("".join(lines))
     new.write_text("".join(line[2:] for line in lines))
-    said = ("--label", "column0", "--no-header", "--drop", "column3")
-    succeed("ingest", train, tmp_path / "rows", *said)
+    given = ("--label", "column0", "--no-header", "--drop", "column3")
+    succeed("ingest", train, tmp_path / "rows", *given)
     succeed("fit", tmp_path / "rows", tmp_path / "run", *INLINE)
     predict = ("predict", tmp_path / "run")
     succeed(*predict, train, tmp_path / "out.csv", *INLINE)

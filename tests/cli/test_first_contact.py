@@ -1,6 +1,6 @@
-"""Tables as people have them: three commands from a file to predictions beside its rows.
+"""Tables as people have them: three commands from a file to predictions next to its rows.
 
-No command gets an option beside the label, unless its one error message says what to add.
+No command gets an option other than the label, unless its one error message says what to add.
 """
 
 import re
@@ -93,15 +93,15 @@ TABLES = [
 
 
 @pytest.mark.fast_cases(2)
-@pytest.mark.parametrize(("table", "suffix", "label", "asked"), TABLES)
-def test_commands__three_from_a_table_to_joined_predictions(tmp_path, table, suffix, label, asked):
+@pytest.mark.parametrize(("table", "suffix", "label", "needed"), TABLES)
+def test_commands__three_from_a_table_to_joined_predictions(tmp_path, table, suffix, label, needed):
     file, dataset, fitted = tmp_path / f"rows{suffix}", tmp_path / "data", tmp_path / "run"
     file.write_text(table(), newline="")
     ingest = ["ingest", file, dataset, "--label", label]
-    if asked:
+    if needed:
         message = " ".join(refuse(*ingest))
-        assert re.search("[ =]".join(map(re.escape, asked)), message), message
-    succeed(*ingest, *asked)
+        assert re.search("[ =]".join(map(re.escape, needed)), message), message
+    succeed(*ingest, *needed)
     succeed("fit", dataset, fitted, *INLINE)
     out = tmp_path / "out.csv"
     succeed("predict", fitted, file, out, "--keep", label, "--probabilities", *INLINE)

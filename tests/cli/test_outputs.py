@@ -1,4 +1,4 @@
-"""Options that name a file: none replaces what is there unasked, and it is said before the work."""
+"""Options that name a file: a file that exists is an error before the work, unless --overwrite."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def test_predict__refused_before_the_cluster_starts(out):
     assert ("is inside the Zarr group" if "run" in out else f"{out} ") in problem
 
 
-def test_report__overwrites_a_file_when_told(tmp_path):
+def test_report__overwrites_a_file_with_the_option(tmp_path):
     page = tmp_path / "page.html"
     assert succeed("report", "run.zarr", "--out", page) == f"{page}\n"
     new = page.read_bytes()
@@ -78,7 +78,7 @@ def test_report__json_has_the_figures_of_the_page():
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
-def test_predict__overwrites_its_own_kind_when_told(tmp_path, suffix):
+def test_predict__overwrites_its_own_kind_with_the_option(tmp_path, suffix):
     out = tmp_path / f"out{suffix}"
     predict = ("predict", "run.zarr", "data.zarr", out)
     succeed(*predict)

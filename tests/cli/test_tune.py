@@ -77,12 +77,12 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
-    tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").params
+    tuning, given = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").params
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
     assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
     assert (tuning.effort, tuning.scales, tuning.bases) == ("thorough", ("standard",), ("random",))
-    assert (asked.class_weight, asked.random_state) == ("balanced", 3)
-    assert (asked.basis, asked.basis_size) == ("random", 12)
+    assert (given.class_weight, given.random_state) == ("balanced", 3)
+    assert (given.basis, given.basis_size) == ("random", 12)
     assert tuned["stages"]["validation"]["n_rows"] == 60
     assert tuned["chosen"]["kernel"] == "laplacian"
     assert tuned["tried"] == []

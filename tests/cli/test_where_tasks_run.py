@@ -39,8 +39,8 @@ def test_fit__has_the_bits_of_a_cluster(data, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     options = (*FIT, "--scale", "learned", "--set", "n_parts=5")
     threads = []
-    for name, asked in (("here", ()), ("there", ("--workers", 1))):
-        command = (*PROGRAM, "fit", data.location, tmp_path / name, *options, *asked)
+    for name, engine in (("here", ()), ("there", ("--workers", 1))):
+        command = (*PROGRAM, "fit", data.location, tmp_path / name, *options, *engine)
         subprocess.run([*map(str, command)], env=environment, check=True)
         threads.append(Run.open(tmp_path / name).attributes["environment"]["threads"])
     assert threads[0] == threads[1]

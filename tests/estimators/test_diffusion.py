@@ -24,7 +24,7 @@ def test_diffusion_map__signature_is_that_of_the_parameters():
 
 def test_diffusion_map__unrolls_a_roll():
     X, along = make_swiss_roll(600, random_state=0)
-    coordinates = DiffusionMap(1, width_factor=0.1, basis_size=300).fit_transform(X)
+    coordinates = DiffusionMap(n_components=1, width_factor=0.1, basis_size=300).fit_transform(X)
     ranks = [np.argsort(np.argsort(values)) for values in (coordinates[:, 0], along)]
     assert abs(np.corrcoef(ranks)[0, 1]) > 0.98
 
@@ -32,7 +32,9 @@ def test_diffusion_map__unrolls_a_roll():
 def test_diffusion_map__attributes_and_names():
     X = spirals(200)[0]
     frame = pd.DataFrame(X, columns=list("abcd"))
-    fitted = DiffusionMap(3, width_factor=0.3).set_output(transform="pandas").fit(frame)
+    fitted = (
+        DiffusionMap(n_components=3, width_factor=0.3).set_output(transform="pandas").fit(frame)
+    )
     assert fitted.feature_names_in_.tolist() == list("abcd")
     expected = ["diffusionmap0", "diffusionmap1", "diffusionmap2"]
     assert fitted.get_feature_names_out().tolist() == expected
@@ -60,7 +62,7 @@ def test_diffusion_map__of_chunks_is_that_of_arrays(tmp_path):
 
 def test_diffusion_map__lazily_and_saved_and_loaded(tmp_path):
     X, y = spirals(200)
-    fitted = DiffusionMap(3, basis=X[:50], width_factor=0.3, scale="standard").fit(X)
+    fitted = DiffusionMap(n_components=3, basis=X[:50], width_factor=0.3, scale="standard").fit(X)
     lazy = fitted.transform(da.from_array(X, chunks=(60, 2)))
     assert isinstance(lazy, da.Array)
     assert lazy.chunks == ((60, 60, 60, 20), (3,))

@@ -8,12 +8,12 @@ import pytest
 from dask_nrbfn.commands.evaluate import EvaluatedRows, NumberEvaluation
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.charts import Charts
-from dask_nrbfn.report.finished import Confidences, FinishedRun
+from dask_nrbfn.report.finished import FinishedRun
 
 
-def drawn(finished, confidences=None):
+def drawn(finished):
     """Return the elements of every chart, by its caption."""
-    sections = Charts(finished, confidences).by_section.values()
+    sections = Charts(finished).by_section.values()
     charts = [chart for charts in sections for chart in charts]
     kind = "data:image/svg+xml;base64,"
     assert all(chart.image.startswith(kind) for chart in charts)
@@ -25,7 +25,7 @@ def drawn(finished, confidences=None):
 
 def finished(**changes):
     plain = {
-        "confusions": {}, "reliabilities": {}, "stages": {}, "labels": [], "evaluation": None,
+        "judged_rows": {}, "stages": {}, "labels": [], "evaluation": None, "confidences": None,
         "names": None, "run": SimpleNamespace(embeds=False), "params": FitParams(),
     }  # fmt: skip
     return SimpleNamespace(**plain | changes)
@@ -45,7 +45,7 @@ def predictions(true, predicted, r2=(0.9,)):
 
 def test_charts__of_classes(tuned):
     found = FinishedRun.of(tuned)
-    captions = [*drawn(found, Confidences.of(found))]
+    captions = [*drawn(found)]
     assert captions[:2] == [
         "Held-out rows: percent of each true class by predicted label.",
         "Held-out rows: probability of a right label, in bins of equal numbers of rows.",
@@ -57,17 +57,16 @@ def test_charts__of_classes(tuned):
 def test_confusion_chart__any_number_of_classes(n_classes, n_charts):
     counts = np.vstack([np.eye(n_classes), np.zeros(n_classes)])
     labels = [f"a very long name of class {code} $x$" for code in range(n_classes)]
-    assert len(drawn(finished(confusions={"rows": counts}, labels=labels))) == n_charts
+    assert (
+        len(drawn(finished(judged_rows={"rows": {"confusion": counts}}, labels=labels))) == n_charts
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.001, 1.0])
 def test_confidence_chart__all_rows_alike(threshold):
-    counts = np.zeros(1000, dtype=np.int64)
-    counts[-1] = 7
-    confidences = Confidences(counts, 7, np.arange(0), np.empty(0), (), None)
     stages = {"confidence": {"n_below_threshold": 0}}
     params = FitParams(confidence_threshold=threshold)
-    (caption,) = drawn(finished(stages=stages, params=params), confidences)
+    (caption,) = drawn(finished(stages=stages, params=params, confidences=np.ones(7)))
     assert f"threshold {threshold:g} " in caption
 
 

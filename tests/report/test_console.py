@@ -6,7 +6,6 @@ from dask_nrbfn.commands.describe import describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import MissingDataError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.console import report_figures, run_table, tuning_table
@@ -18,7 +17,7 @@ SMALL = {"n_neighbors": 8, "alpha": 1e-6}
 
 
 def figures(text):
-    """Return the first word of each line with what stands beside it."""
+    """Return the first word of each line with what follows it."""
     lines = [line for line in text.splitlines() if line[:1].strip()]
     return dict(line.split(maxsplit=1) for line in lines)
 
@@ -140,11 +139,6 @@ def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):
     place = tmp_path / "run.zarr"
     run = tune_dataset(dataset, place, params, tuning, InlineEngine(), validation=dataset)
     assert "300 held-out rows, a validation dataset\n" in tuning_table(run)
-
-
-def test_tuning_table__of_a_run_that_was_not_tuned(fitted):
-    with pytest.raises(MissingDataError, match="fitted without tuning"):
-        tuning_table(fitted)
 
 
 def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):

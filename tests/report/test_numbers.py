@@ -5,8 +5,8 @@ import re
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.console import run_table, tuning_table
+from dask_nrbfn.report.facts import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.model import Model
@@ -70,7 +70,7 @@ def test_tuning_table__of_numbers(regression, model):
 def test_concerns__the_mean_is_as_good(regression, altered):
     run = altered(regression, validation={"r2": [0.3, -0.0125], "relative_error": 0.85})
     assert problems(run)[0] == (
-        "Always predicting the mean is as good on held-out rows: size (R2 -0.0125)."
+        "Always predicting the mean is as good on held-out rows, by R2: size (-0.0125)."
     )
     assert not any("mean always" in problem for problem in problems(regression))
 
@@ -79,7 +79,7 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
     run = altered(regression, weights={"training_r2": [0.25, 0.9], "fitting_error": 3.0})
     found = [problem for problem in problems(run) if "training rows" in problem]
     assert found == [
-        f"Less than half of the variance of the training rows is fitted: {FIRST} (R2 0.2500)."
+        f"Less than half of the variance of the training rows is fitted, by R2: {FIRST} (0.25)."
     ]
     assert not any("training rows" in problem for problem in problems(regression))
 

@@ -95,7 +95,7 @@ def test_page__of_a_table_says_what_its_columns_are(page_of):
     assert "age number - 20.00 %" in page.text
 
 
-def test_page__needs_nothing_beside_itself(page_of, tuned, tmp_path):
+def test_page__needs_no_other_file(page_of, tuned, tmp_path):
     page = page_of(tuned)
     assert not {"script", "iframe", "object", "embed"} & page.tags.keys()
     for name, value in page.attributes:

@@ -14,7 +14,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.facts import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
 from tests.tables import spirals, write_table
 
