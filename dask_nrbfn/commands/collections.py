@@ -78,7 +78,7 @@ def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
 
 def _stored(X: Any, schema: Schema) -> "da.Array":
     """Return the rows of a dask collection as a schema encodes them, without counting them."""
-    from dask_nrbfn.sources.stored import stored_rows
+    from dask_nrbfn.sources.tables import stored_rows
 
     n_columns, part = len(schema.columns), "a block of X"
     # Raises errors before anything is computed.
@@ -102,7 +102,7 @@ def rows_and_schema(
     import dask
     import dask.array as da
 
-    from dask_nrbfn.sources.stored import decided, needs_schema
+    from dask_nrbfn.sources.tables import decided, needs_schema
 
     if schema is not None or not needs_schema(_no_rows(X), missing):
         return dask_rows(X, schema=schema), schema
@@ -125,8 +125,8 @@ def _surveyed(X: Any, parts: "list[Delayed]", *, fills: bool) -> "Delayed":
     """Return the statistics of the cells of each column over all parts."""
     import dask
 
-    from dask_nrbfn.sources.stored import surveyed
     from dask_nrbfn.sources.survey import merged
+    from dask_nrbfn.sources.tables import surveyed
 
     # Raises errors before anything is computed.
     surveyed(_no_rows(X), fills=False)

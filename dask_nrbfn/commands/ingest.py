@@ -30,7 +30,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, check_one_kind
+from dask_nrbfn.sources.source import Block, Names, check_one_kind, shown_names
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -231,8 +231,6 @@ def _tell_targets(dataset: Dataset) -> None:
     if not dataset.has_targets:
         columns = ""
         if dataset.schema is not None:
-            from dask_nrbfn.sources.tables import shown_names
-
             names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]
             columns = f" Its columns are {shown_names(names)}."
         logger.info(
@@ -292,7 +290,7 @@ def ingest_arrays(
     ExistsError
         If `location` exists and is not to be replaced.
     """
-    from dask_nrbfn.sources.stored import schema_of, stored_rows
+    from dask_nrbfn.sources.tables import schema_of, stored_rows
 
     check_one_kind("y", y, target)
     schema = schema or (None if is_scipy(X) else schema_of(X, missing))

@@ -8,7 +8,6 @@ wrote, are other .npy files.
 import logging
 import math
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -32,6 +31,7 @@ from dask_nrbfn.sources.source import (
     Reading,
     Source,
     check_apart,
+    check_found,
     check_size,
     numbered_targets,
 )
@@ -135,14 +135,7 @@ def columns_by_name(
     wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str
 ) -> list[int]:
     """Return the index of each feature of a model among the features found, each of them once."""
-    counts = Counter(found)
-    if wrong := [name for name in wanted if counts[name] != 1]:
-        listed = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
-        raise DataError(
-            f"{origin} lacks or repeats {listed}, of {len(wanted)} features the model was trained "
-            f"on; its features begin with {', '.join(found[:20])}.",
-            remedy,
-        )
+    check_found(wanted, found, origin, remedy)
     logger.info("%d of %d features of %s are used, by name.", len(wanted), len(found), origin)
     places = {name: j for j, name in enumerate(found)}
     return [places[name] for name in wanted]

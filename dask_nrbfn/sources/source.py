@@ -2,6 +2,7 @@
 
 import csv
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from dask_nrbfn.sources.files import File
 # A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
 # damaged header, or from a number that is no feature index.
 MAX_FEATURES = 2**24
-
+_NAMES_SHOWN = 10
 
 _NOWHERE = File("")
 
@@ -284,6 +285,26 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
             f"`{option}`={name} also has another role, such as features, labels or weights.",
             f"Name a column or array without another role, or leave `{option}` out.",
         )
+
+
+def check_found(wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str) -> None:
+    """Raise DataError unless each wanted name is among the names found, once."""
+    counts = Counter(found)
+    absent = [name for name in wanted if name not in counts]
+    wrong = absent or [name for name in wanted if counts[name] > 1]
+    if wrong:
+        has = f"has {'no column' if absent else 'several columns'} {shown_names(wrong)}"
+        raise DataError(f"{origin} {has}; it has {shown_names(found)}.", remedy)
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return the first names of columns, between quotes.
+
+    >>> shown_names([f"c{j}" for j in range(12)]).split(", ")[-2:]
+    ["'c8'", "'c9' and 2 more"]
+    """
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:

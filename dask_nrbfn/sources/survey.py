@@ -28,8 +28,8 @@ Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
 
 
-def text_of(table: Table, name: str) -> str:
-    """Return the SQL of the text of cells, NULL for a missing value.
+def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> str:
+    """Return the SQL of the text of cells, NULL for empty text and `marks`, by default the table's.
 
     Whole numbers have no decimals, so that a category has one text in every file.
     """
@@ -38,10 +38,11 @@ def text_of(table: Table, name: str) -> str:
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    if not table.marks:
+    marks = table.marks if marks is None else marks
+    if not marks:
         return f"nullif(trim({own}::VARCHAR), '')"
     # DuckDB would join longer lists of IN, and lose the order of rows.
-    none, text = ", ".join(map(literal, ("", *table.marks))), f"trim({own}::VARCHAR)"
+    none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
     return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
 
 
@@ -197,12 +198,12 @@ def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
     }
 
 
-def survey(table: Table, values: Sequence[tuple[Kind, str]], *, fills: bool) -> list[Cells]:
-    """Return statistics of values of SQL of these kinds; `fills`: whether medians are needed."""
+def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
+    """Return statistics of the values of each column; `fills`: whether medians are needed."""
     bins = Bins.of_sorts(1) if fills else None
-    cells = [Cells(kind=kind, bins=bins) for kind, _ in values]
-    for batch in table.batches([sql for _, sql in values]) if values else ():
-        for own, column in zip(cells, batch.columns, strict=True):
+    cells = {name: Cells(kind=kind, bins=bins) for name, (kind, _) in values.items()}
+    for batch in table.batches([sql for _, sql in values.values()]) if values else ():
+        for own, column in zip(cells.values(), batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
     return cells
 

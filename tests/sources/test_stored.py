@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.stored import schema_of, stored_rows
+from dask_nrbfn.sources.tables import schema_of, stored_rows
 
 N = 120
 
