@@ -8,12 +8,12 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical, is_scipy
-from dask_nrbfn.sources.arrays import columns_by_name
+from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.frames import labels_of, plain_rows
-from dask_nrbfn.sources.source import Reading, named_columns
-from dask_nrbfn.sources.zarr_arrays import ZarrRows, damage_named, named_roles, opened_zarr
+from dask_nrbfn.sources.source import Reading, check_found, named_columns
+from dask_nrbfn.sources.zarr_arrays import ZarrRows, damage_named, opened_zarr
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,10 @@ def open_rows(reading: Reading) -> CellRows:
     The features of a schema are found by name, in any order.
     """
     import_anndata()
-    place, names = reading.place, {"x": "X", "id": "obs_names", **named_roles(reading)}
+    place, names = (
+        reading.place,
+        {"x": "X", "id": "obs_names", **named_roles(reading, reading.read_as)},
+    )
     with damage_named(place, "AnnData"):
         root = _opened(place)
         obs = obs_of(root, place)
@@ -129,14 +132,9 @@ def _names(frame: Any) -> np.ndarray:
 
 def _column(obs: Any, name: str, option: str, place: File) -> Any:
     """Return a column of obs, of numpy or pandas."""
-    column, known = name.removeprefix("obs/"), list(obs.attrs["column-order"])
-    if column == name or column not in known:
-        listed = ", ".join(f"obs/{column}" for column in known)
-        raise DataError(
-            f"{place} has no column {name!r}; it has {listed or 'none'}.",
-            f"Name an existing column with `{option}`.",
-        )
-    return import_anndata().io.read_elem(obs[column])
+    known = [f"obs/{column}" for column in obs.attrs["column-order"]]
+    check_found([name], known, place, f"Name an existing column with `{option}`.")
+    return import_anndata().io.read_elem(obs[name.removeprefix("obs/")])
 
 
 def _numbers(obs: Any, names: tuple[str, ...], option: str, place: File) -> np.ndarray:
@@ -151,11 +149,7 @@ def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
     """Return an array, or rows in CSR, that is read as ``x[a:b]``; and the names in var."""
     known = [name for name in ("X", "raw/X") if name in root]
     known += [f"{at}/{key}" for at in ("layers", "obsm") if at in root for key in sorted(root[at])]
-    if name not in known:
-        raise DataError(
-            f"{place} has no matrix {name!r}; it has {', '.join(known) or 'none'}.",
-            "Name an existing matrix with `x`.",
-        )
+    check_found([name], known, place, "Name an existing matrix with `x`.", "matrix")
     x = root[name]
     encoding = x.attrs.get("encoding-type")
     if encoding == "csr_matrix":

@@ -177,23 +177,22 @@ def open_rows(reading: Reading) -> ArrayRows:
         if reading.x is None and {"data", "format", "shape"} <= {*loaded.files}:
             matrix = _matrix(path)
         else:
-            names = _names(reading, loaded.files)
+            names = {"x": "X"} | named_roles(reading, {})
+            if "y" in loaded.files and reading.target is None:
+                names.setdefault("y", "y")
+            for role, name in names.items():
+                remedy = f"Name an existing array with `{role}`."
+                check_found([name], loaded.files, place, remedy, "array")
             return ArrayRows({role: loaded[name] for role, name in names.items()}, names)
     return _with_columns(reading, matrix)
 
 
-def _names(reading: Reading, members: list[str]) -> dict[str, str]:
-    """Return the member of each role: the one that is named, or the usual one."""
-    usual = {"x": "X"} if "y" not in members or reading.target else {"x": "X", "y": "y"}
-    given = {role: getattr(reading, role) for role in ("x", "y", "target", "weights")}
-    names = usual | {role: name for role, name in given.items() if name is not None}
-    for role, name in names.items():
-        if name not in members:
-            raise DataError(
-                f"{reading.place} has no array {name!r}; it has {', '.join(members) or 'none'}.",
-                f"Name an existing array with `{role}`.",
-            )
-    return names
+def named_roles(reading: Reading, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of features, labels, targets and weights: as given, or else as before."""
+    if reading.y or reading.target:
+        before = {role: name for role, name in before.items() if role not in ("y", "target")}
+    roles = ("x", "y", "target", "weights")
+    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
 
 
 def _matrix(path: str) -> Any:

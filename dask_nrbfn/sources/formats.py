@@ -46,6 +46,9 @@ FORMATS = {
     "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
 }
 """Every format by name. A file with an unknown suffix is a text table."""
+_OPTIONS = dict.fromkeys(option for each in FORMATS.values() for option in each.options)
+# A schema decides these.
+_OF_NO_SCHEMA = ("columns", "drop", "categorical", "numeric", "date", "missing", "max_categories")
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 # Files that are not text.
@@ -176,15 +179,27 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
 
 def _check_options(reading: "Reading", name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
-    taken, given, place = FORMATS[name].options, reading.given, reading.place.path or "the rows"
+    taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
     if reading.query is not None and FORMATS[name].module != "tables":
         raise ParameterError(f"{place} has no table.", "Leave `sql` out, or give a table.")
-    if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
+    given = {option: getattr(reading, option) for option in _OPTIONS}
+    # A class has the defaults of a dataclass.
+    given = {
+        option: value
+        for option, value in given.items()
+        if value is not None and value != getattr(type(reading), option)
+    }
+    if schema is not None and (both := given.keys() & _OF_NO_SCHEMA):
+        raise ParameterError(
+            f"`{min(both)}` and `schema` are both given.", f"Leave out `{min(both)}` or `schema`."
+        )
+    if schema is not None and schema.is_plain and "schema" not in taken:
         # Arrays have the columns of a plain schema, in the same order.
         del given["schema"]
     for option, value in given.items():
         if option not in taken:
+            shown = "FILE" if option == "schema" else value
             raise ParameterError(
-                f"`{option}`={value} does not go with {place}, whose format is {name}.",
+                f"`{option}`={shown} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )

@@ -1,17 +1,14 @@
 """Tables in memory: frames of any library, Arrow readers, and arrays of columns."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.frames import as_frame
+from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.relation import Table, connected, explained
 
 
@@ -42,7 +39,6 @@ def table_in_memory(
 def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
     """Return the columns of a frame or array by their names."""
     frame = as_frame(X, name)
-    convert: Callable[[Any], Any] = nw.Series.to_arrow
     if frame is not None:
         columns = {column.name: column for column in frame.iter_columns()}
     else:
@@ -54,8 +50,15 @@ def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
                 "Give a frame in memory, or a dense array with two dimensions.",
             )
         columns = dict(zip(_array_names(rows.shape[1], name, schema), rows.T, strict=True))
-        convert = partial(pa.array, from_pandas=True)
-    return {str(label): _arrow_of(convert, cells, label, name) for label, cells in columns.items()}
+    cells = {
+        str(label): arrow_of(column, f"Column {label!r} of {name}")
+        for label, column in columns.items()
+    }
+    # DuckDB has no float16.
+    return {
+        label: column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+        for label, column in cells.items()
+    }
 
 
 def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
@@ -70,18 +73,3 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
             "Give a frame, or an array, with the columns of the training rows.",
         )
     return names
-
-
-def _arrow_of(convert: Callable[[Any], Any], values: Any, label: Any, name: str) -> pa.Array:
-    try:
-        cells = convert(values)
-    except (pa.ArrowException, OverflowError, UnicodeError) as error:
-        raise DataError(
-            f"Column {label!r} of {name} has values of several types, or of an unknown type "
-            f"({error}).",
-            "Convert the column to one type, such as float or str.",
-        ) from error
-    # DuckDB knows categories of text only, and no float16.
-    if pa.types.is_dictionary(cells.type) and not pa.types.is_string(cells.type.value_type):
-        return cells.dictionary_decode()
-    return cells.cast(pa.float32()) if pa.types.is_float16(cells.type) else cells

@@ -4,7 +4,7 @@ import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,12 +28,6 @@ MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A"
 """Markers of a missing value in text tables, besides empty text."""
 
 _LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
-_OF_NO_SCHEMA = {"missing", "max_categories", *_LISTS[:-1]}
-# Options that some formats do not accept.
-_OPTIONS = {
-    *("x", "y", "label", "target", "weights", "id", "variable", "feature_dim", "delimiter"),
-    *("no_header", "missing", "max_categories", "schema", *_LISTS),
-}
 
 
 class Block(NamedTuple):
@@ -166,11 +160,6 @@ class Reading:
                         f"`{first}` and `{option}` both name {name!r}.",
                         "Name each column in one option only.",
                     )
-        if self.schema is not None and (both := _OF_NO_SCHEMA & self.given.keys()):
-            raise ParameterError(
-                f"`{min(both)}` and `schema` are both given.",
-                f"Leave out `{min(both)}` or `schema`.",
-            )
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""
@@ -198,16 +187,6 @@ class Reading:
         """Return the texts that mean a missing value, as given now or at the fit."""
         recorded = {} if self.schema is None else self.schema.written
         return tuple(self.missing_values or recorded.get("missing_values", default))
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that differ from their defaults and that some formats do not accept."""
-        given = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        return {
-            name: "FILE" if name == "schema" else value
-            for name, (value, default) in given.items()
-            if name in _OPTIONS and value not in (None, default)
-        }
 
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
@@ -287,14 +266,16 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
         )
 
 
-def check_found(wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str) -> None:
+def check_found(
+    wanted: Sequence[str], found: Sequence[str], origin: object, remedy: str, noun: str = "column"
+) -> None:
     """Raise DataError unless each wanted name is among the names found, once."""
     counts = Counter(found)
     absent = [name for name in wanted if name not in counts]
     wrong = absent or [name for name in wanted if counts[name] > 1]
     if wrong:
-        has = f"has {'no column' if absent else 'several columns'} {shown_names(wrong)}"
-        raise DataError(f"{origin} {has}; it has {shown_names(found)}.", remedy)
+        has = f"has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}"
+        raise DataError(f"{origin} {has}; it has {shown_names(found) or 'none'}.", remedy)
 
 
 def shown_names(names: Sequence[str]) -> str:

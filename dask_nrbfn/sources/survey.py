@@ -18,9 +18,8 @@ from dask_nrbfn.sources.relation import Table, kind_of, literal
 MOST_TEXTS = 2**16
 """Largest number of different texts of a column that are counted, which takes some MiB."""
 
-# A column with at least `_FEW_ROWS` rows looks like an id if this share of its values differs.
-_FEW_ROWS = 50
-_TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
+# Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
+_FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
 _NUMBER = r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
@@ -87,7 +86,6 @@ class Cells:
     """Statistics of the cells of one column.
 
     n_rows, n_values: number of rows, and of rows with a value.
-    differ: share of different values among the first rows, of whole numbers.
     n_unread: number of values that are not of the kind of the column.
     low, high: the smallest and the largest number, in days for dates.
     times: the first and the last time of day of dates, as shares of a day.
@@ -99,7 +97,6 @@ class Cells:
     kind: Kind
     n_rows: int = 0
     n_values: int = 0
-    differ: float = 0.0
     n_unread: int = 0
     are_whole: bool = True
     low: float = np.inf
@@ -136,8 +133,6 @@ class Cells:
             whole = np.floor(values)
             own.low, own.high = float(values.min()), float(values.max())
             own.are_whole = bool((values == whole).all())
-            if own.are_whole:
-                own.differ = len(np.unique(values)) / len(values)
             if kind == "date":
                 own.times = (float((values - whole).min()), float((values - whole).max()))
         return own
@@ -146,7 +141,6 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        self.differ = self.differ if self.n_values else other.differ
         for name in ("n_rows", "n_values", "n_unread", "n_numbers"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.are_whole &= other.are_whole
@@ -166,12 +160,9 @@ class Cells:
 
     @property
     def looks_like_id(self) -> bool:
-        """Whether nearly all values differ: texts, or whole numbers."""
-        if self.n_rows < _FEW_ROWS:
-            return False
-        if self.kind == "category":
-            return self.texts is None or len(self.texts) > _TEXTS_OF_IDS * self.n_values
-        return self.are_whole and self.differ > _NUMBERS_OF_IDS
+        """Whether nearly all texts differ."""
+        differ = self.texts is None or len(self.texts) > _IDS_DIFFER * self.n_values
+        return self.n_rows >= _FEW_ROWS and differ
 
     @property
     def counts_rows(self) -> bool:

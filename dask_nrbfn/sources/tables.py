@@ -221,7 +221,7 @@ def open_rows(reading: Reading) -> TableSource:
         ignored = tuple(name for name in table.names if name not in roles | columns)
         schema = replace(schema, ignored=ignored)
         of_columns = {name: cells[name] for name in columns}
-        schema = decide(of_columns, reading, schema, table.origin, "ingest: ")
+        schema = decide(of_columns, reading, schema, table.origin)
     values, features = roles | columns, [column.name for column in schema.columns]
     required = [*roles]
     if means_empty(reading.unlabelled):
@@ -234,7 +234,7 @@ def open_rows(reading: Reading) -> TableSource:
         table, n_rows = _whole_rows(table, {name: values[name] for name in checked}, cells)
     else:
         filled = required if schema.fills else checked
-        check_gaps({name: cells[name] for name in filled}, table.origin, schema)
+        check_gaps({name: cells[name] for name in filled}, table.origin)
     marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
     types = {table.types[name] for name in features}
     label_type, id_type = named.get(schema.label or ""), named.get(schema.id or "")
@@ -416,7 +416,7 @@ def decided(cells: Mapping[str, Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns."""
     schema = decide(cells, Reading(missing=missing), Schema(()), "X")
     if missing == "error":
-        check_gaps({column.name: cells[column.name] for column in schema.columns}, "X", schema)
+        check_gaps({column.name: cells[column.name] for column in schema.columns}, "X")
     return schema
 
 
@@ -434,10 +434,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
 
 
 def check_filled(stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "") -> None:
-    """Raise DataError naming the first value that is missing and is not filled in.
-
-    `first_row` is the index of the first row, in the part of the table that `within` names.
-    """
+    """Raise DataError naming the first value that is missing, unless the schema fills it in."""
     gaps = np.isnan(stored)
     if gaps.any() and not schema.fills:
         row, place = np.argwhere(gaps)[0]

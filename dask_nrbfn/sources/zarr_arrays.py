@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources import files
-from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.arrays import ArrayRows, named_roles
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Reading, StoredAt
+from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ZarrRows(ArrayRows):
 
 def open_rows(reading: Reading) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
-    place, names = reading.place, named_roles(reading)
+    place, names = reading.place, named_roles(reading, reading.read_as)
     if reading.id:
         names["id"] = reading.id
     with damage_named(place, "Zarr"):
@@ -63,22 +63,12 @@ def open_rows(reading: Reading) -> ZarrRows:
 def _member(root: Any, role: str, name: str, place: File) -> Any:
     array = root.get(name)
     if not is_array(array):
-        shapes = [f"{own} {each.shape}" for own, each in sorted(root.arrays())]
-        raise DataError(
-            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
+        remedy = (
             f"Name an existing array with `{role}`. For a scene, name its variables with "
-            "`variable`, and the dimension of their features with `feature_dim`.",
+            "`variable`, and the dimension of their features with `feature_dim`."
         )
+        check_found([name], sorted(root.array_keys()), place, remedy, "array")
     return array
-
-
-def named_roles(reading: Reading) -> dict[str, str]:
-    """Return the names of features, labels, targets and weights that are given or in `read_as`."""
-    before = dict(reading.read_as)
-    if reading.y or reading.target:
-        before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    roles = ("x", "y", "target", "weights")
-    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
 
 
 def rows_at_once(array: Any, block_rows: int) -> int:

@@ -130,7 +130,7 @@ def test_npz__members_are_named_or_usual(tmp_path):
     np.testing.assert_array_equal(collect(named)[1], LABELS)
     usual = open_source(place)
     assert (usual.n_features, usual.y_dtype, usual.has_weights) == (2, INT64, False)
-    with pytest.raises(DataError, match=r"no array 'labels'; it has train, X, .* with y"):
+    with pytest.raises(DataError, match=r"no array 'labels'; it has 'train', 'X', .* with y"):
         open_source(place, y="labels")
     for options in ({"target": "X"}, {"y": "y", "weights": "y"}):
         with pytest.raises(ParameterError, match="also has another role"):

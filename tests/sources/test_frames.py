@@ -183,10 +183,11 @@ def test_labels__text_that_pandas_shows_for_missing_is_text():
         (pd.Series(["a", None, "b"]).astype("category"), "y has no label in row 1"),
         (pd.array([1, None, 2], dtype="Int64"), "y has no label in row 1"),
         (["a", float("nan"), "b"], "y has no label in row 1"),
-        (np.array(["a", 1, "b"], dtype=object), "y has the label 1 among text in row 1"),
-        (["a", 1, "b"], "y has the label 1 among text in row 1"),
+        (np.array(["a", 1, "b"], dtype=object), "y has values of several types, or"),
+        (["a", 1, "b"], "y has values of several types, or"),
         ([b"a", b"\xff"], "y has bytes other than UTF-8"),
-        ([object(), 1], "y holds Python objects"),
+        ([object(), 1], "y has values of several types, or of an unknown type"),
+        ([{"a": 1}, {"a": 2}], "y holds Python objects"),
     ],
 )
 def test_labels__missing_or_mixed(labels, message):

@@ -50,7 +50,7 @@ def test_schema_of__choices_are_logged(caplog):
     X["size"] = np.where(key == 7, "big", np.where(key % 2, "1.5", "2.5"))
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         schema = schema_of(X)
-    said = ("name is left out", "key looks like", "town has 104 categories", "but also 'big'")
+    said = ("name is left out", "town has 104 categories", "but also 'big'")
     assert all(words in caplog.text for words in said)
     with pytest.raises(DataError, match="'key' of X has 'many' in row 0"):
         stored_rows(X.assign(key="many"), schema)
