@@ -19,7 +19,8 @@ from dask_nrbfn.commands.predict import write_results
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
-from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
+from dask_nrbfn.sources.files import damage_named
+from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
 from dask_nrbfn.storage.array import Array, get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (

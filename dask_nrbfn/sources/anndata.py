@@ -10,10 +10,10 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of, plain_rows
 from dask_nrbfn.sources.source import Reading, check_found, named_columns
-from dask_nrbfn.sources.zarr_arrays import ZarrRows, damage_named, opened_zarr
+from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
 
 logger = logging.getLogger(__name__)
 

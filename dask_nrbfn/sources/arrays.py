@@ -1,15 +1,10 @@
-"""Arrays as columns of one table: one array for each role, read by slices of rows.
-
-The arrays are in memory, in .npy files, which are mapped, or in one .npz file, which is loaded.
-Labels, targets and weights of .npy files, and of a sparse matrix that `scipy.sparse.save_npz`
-wrote, are other .npy files.
-"""
+"""Rows of arrays in memory, in .npy files, which are mapped, or in one .npz file."""
 
 import logging
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +37,8 @@ if TYPE_CHECKING:
     from dask_nrbfn.numeric.rows import Rows
 
 logger = logging.getLogger(__name__)
+
+_NUMPY = "a numpy file of numbers or text"
 
 
 class _Role(NamedTuple):
@@ -166,7 +163,7 @@ def open_rows(reading: Reading) -> ArrayRows:
         return _with_columns(reading, NpyFiles(reading.files))
     with (
         place.local() as path,
-        _damage_named(place),
+        damage_named(place, _NUMPY),
         # numpy leaves a file open that is no zip file.
         open(path, "rb") as stream,
         np.load(stream, allow_pickle=False) as loaded,
@@ -248,11 +245,5 @@ class NpyFiles:
 
 
 def _mapped(name: str, path: str) -> np.ndarray:
-    with _damage_named(name):
+    with damage_named(name, _NUMPY):
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
-
-
-def _damage_named(name: object) -> AbstractContextManager[None]:
-    # numpy, zipfile and scipy have no common error for bytes that they cannot read.
-    problem = f"{name} is damaged or not a numpy file of numbers or text"
-    return damage_named(problem, "Write the file again.", Exception)

@@ -31,10 +31,7 @@ GAP = (
 
 
 def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: str) -> Schema:
-    """Return `roles` with the columns of a schema; log choices that no option made.
-
-    cells: statistics of each column that may become a feature, in order.
-    """
+    """Return `roles` with columns decided by statistics; log choices that no option made."""
     columns, left_out = [], dict[str, str]()
     for name, own in cells.items():
         if reason := _reason_against(name, own, reading):

@@ -1,9 +1,4 @@
-"""The allowed types of features, targets and weights of every source, and how they are stored.
-
-Features are numbers; true and false become 1 and 0. Numeric targets follow the same rule and become
-float64. Labels are whole numbers, true and false (as 1 and 0), or text; other numbers are not
-labels.
-"""
+"""The allowed types of features, targets, labels and weights of every source as they are stored."""
 
 from contextlib import suppress
 from decimal import Decimal
@@ -80,10 +75,7 @@ def checked_mark(
     y_dtype: np.dtype | None,
     target_names: tuple[str, ...] | None,
 ) -> int | str | float | None:
-    """Return the marker for a missing label, of the type that labels or targets are stored as.
-
-    Where empty cells mean a missing label, it is `NO_LABEL` for whole numbers, NaN for targets.
-    """
+    """Return the marker for a missing label, of the type that labels or targets are stored as."""
     if unlabelled is None:
         return None
     if y_dtype is None:

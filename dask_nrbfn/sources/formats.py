@@ -63,14 +63,7 @@ def open_source(
     sql: str | None = None,
     **options: Any,
 ) -> "Source":
-    """Return the rows of a file, a directory, a store, a query, a relation, a frame or a reader.
-
-    source: files of a directory have one suffix and are read in the order of their names. Parquet
-        files may be in subdirectories key=value, whose keys become columns.
-    storage_options: arguments of the fsspec file system that opens a URL.
-    sql: a query of the source, which is its table "source" or, for databases, has its own tables.
-    **options: attributes of `Reading`.
-    """
+    """Return the rows of a source, as `ingest_file` and the attributes of `Reading` describe it."""
     from dask_nrbfn.sources.source import Reading, check_one_kind
 
     if hasattr(source, "store_path"):
@@ -123,10 +116,7 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
-    kind = _zarr_format(place)
-    if kind is not None:
-        return kind != ""
-    return any(each.suffix in SUFFIXES or "=" in each.name for each in place.entries())
+    return _zarr_format(place) != ""
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:

@@ -1,7 +1,5 @@
 """Input of Python users: frames of any library, and labels of any type, as numbers and text."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from dask_nrbfn.sources.dtypes import (
     means_empty,
     to_labels,
 )
+from dask_nrbfn.sources.source import check_found
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,19 +25,13 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest."""
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
-    except nw.exceptions.DuplicateError as error:
+        names = frame.columns if isinstance(frame, nw.DataFrame) else ()
+    except nw.exceptions.DuplicateError:
         # The `columns` of an Arrow table are not names.
-        raise _same_name(getattr(X, "column_names", None) or X.columns, name) from error
-    if not isinstance(frame, nw.DataFrame):
-        return None
-    if len({*map(str, frame.columns)}) < len(frame.columns):
-        raise _same_name(frame.columns, name)
-    return frame
-
-
-def _same_name(names: Iterable[Any], name: str) -> DataError:
-    twice = Counter(map(str, names)).most_common(1)[0][0]
-    return DataError(f"{name} has several columns named {twice!r}.", "Rename the columns.")
+        names = getattr(X, "column_names", None) or X.columns
+    names = [*map(str, names)]
+    check_found(names, names, name, "Rename the columns.")
+    return frame if isinstance(frame, nw.DataFrame) else None
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
@@ -76,16 +69,13 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
 
 def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
-    """Return the numbers of a column (n,), NaN where missing.
-
-    Objects, and types of pandas that may lack values, become float64 whatever their values, so that
-    all parts of a table have one type.
-    """
+    """Return the numbers of a column (n,), NaN where missing."""
     values, dtype = column.to_numpy(), getattr(column.to_native(), "dtype", column.dtype)
     if values.dtype.kind in "biuf" and not hasattr(dtype, "na_value"):
         return values.astype(np.uint8) if values.dtype.kind == "b" else values
     import pyarrow as pa
 
+    # Always float64, so that all parts of a table have one type whatever their values.
     cells = arrow_of(column, f"Column {column.name!r} of {name}")
     of = pa.types
     are_numbers = (of.is_boolean, of.is_integer, of.is_floating, of.is_null)
@@ -100,7 +90,7 @@ def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
 
 
 def arrow_of(values: Any, place: str) -> "pa.Array":
-    """Return a column of a frame or array as an Arrow array of one type, without categories."""
+    """Return a column of a frame or array as an Arrow array, without categories and float16."""
     import pyarrow as pa
 
     try:
@@ -111,6 +101,8 @@ def arrow_of(values: Any, place: str) -> "pa.Array":
             f"{place} has values of several types, or of an unknown type ({error}).",
             "Convert them to one type, such as float or str.",
         ) from error
+    if pa.types.is_float16(cells.type):
+        return cells.cast(pa.float32())
     return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 
@@ -144,11 +136,7 @@ class Labels:
 def labels_of(
     y: Any, unlabelled: int | str | float | None = None, *, name: str = "y", first_row: int = 0
 ) -> Labels:
-    """Return labels (n,) of objects, categories, nullable types, bytes or masked arrays.
-
-    Missing labels are an error unless `unlabelled` means empty cells. Errors give `name`, and count
-    rows from `first_row`.
-    """
+    """Return labels (n,); missing ones are an error unless `unlabelled` means empty cells."""
     values, dtype = np.asarray(y), getattr(y, "dtype", None)
     if values.ndim != 1 or not len(values):
         return Labels(values, name, first_row)

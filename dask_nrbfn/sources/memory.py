@@ -50,14 +50,9 @@ def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
                 "Give a frame in memory, or a dense array with two dimensions.",
             )
         columns = dict(zip(_array_names(rows.shape[1], name, schema), rows.T, strict=True))
-    cells = {
+    return {
         str(label): arrow_of(column, f"Column {label!r} of {name}")
         for label, column in columns.items()
-    }
-    # DuckDB has no float16.
-    return {
-        label: column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
-        for label, column in cells.items()
     }
 
 

@@ -6,11 +6,10 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.request import pathname2url
 
@@ -22,7 +21,7 @@ from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
-from dask_nrbfn.sources.source import MISSING_VALUES, Reading
+from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -111,12 +110,7 @@ class Table:
             # The time of an optimizer grows with the square of the columns.
             both = "'statistics_propagation,common_subexpressions'"
             connection.execute(f"SET disabled_optimizers = {both}")
-        if len({*named}) < len(named):
-            twice, _ = Counter(named).most_common(1)[0]
-            raise DataError(
-                f"{origin} has several columns named {twice!r}.",
-                "Give each column a different name.",
-            )
+        check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
         types = dict(zip(named, map(str, rows.types), strict=True))
         return cls(origin=origin, relation=rows, connection=connection, types=types, **options)
@@ -134,17 +128,9 @@ class Table:
         """Return the type of a column, or the one that its text was found to have."""
         return self.found.get(name, self.types[name])
 
-    def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
-        """Return the values of aggregates, in one pass."""
-        rows = self.relation.aggregate(", ".join(expressions))
-        return tuple(self._ran(rows.fetchall)[0])
-
-    def first_cell(self, name: str, condition: str) -> tuple[int, object]:
-        """Return the first row that meets a condition, and its cell of a column."""
-        wanted = f"row_number() OVER () - 1, {self.column(name)}, {condition} AS is_met"
-        rows = self.relation.project(wanted).filter("is_met").limit(1)
-        row, cell, _ = self._ran(rows.fetchall)[0]
-        return row, cell
+    def first_row(self, rows: Any) -> tuple[Any, ...]:
+        """Return the first row of a relation that was made of this one."""
+        return tuple(self._ran(rows.fetchone))
 
     def batches(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
@@ -155,10 +141,6 @@ class Table:
         with rows:
             while (batch := self._ran(lambda: next(rows, None))) is not None:
                 yield batch
-
-    def filtered(self, condition: str) -> Self:
-        """Return the table of the rows that meet a condition."""
-        return replace(self, relation=self.relation.filter(condition))
 
     def _ran(self, call: Callable[[], Any]) -> Any:
         with explained(self.origin):
@@ -271,9 +253,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
     options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
-    if label is not None and (label, "BOOLEAN") in zip(
-        rows.columns, map(str, rows.types), strict=True
-    ):
+    if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
         # Labels yes and no are text.
         options += f", types = {{{literal(label)}: 'VARCHAR'}}"
         rows = connection.sql(f"FROM read_csv({paths}, {options})")

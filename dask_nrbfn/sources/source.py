@@ -44,10 +44,7 @@ class Block(NamedTuple):
 
 
 class StoredAt(NamedTuple):
-    """Location of rows that need not be copied: a Zarr store, and a path such as "obsm/X_pca".
-
-    A dataset that refers to these rows reads `chunk_rows` of them at once, or a multiple.
-    """
+    """Location of rows that need not be copied: a Zarr store, and a path such as "obsm/X_pca"."""
 
     place: str
     path: str
@@ -190,10 +187,7 @@ class Reading:
 
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
-    """Yield the rows of blocks of any size in order, `block_rows` at a time; the last may be short.
-
-    A view if all of its rows are in one batch.
-    """
+    """Yield the rows of blocks `block_rows` at a time, as views where one batch has them all."""
     held: list[Block] = []
     n_held = 0
     for batch in batches:
@@ -272,18 +266,14 @@ def check_found(
     """Raise DataError unless each wanted name is among the names found, once."""
     counts = Counter(found)
     absent = [name for name in wanted if name not in counts]
-    wrong = absent or [name for name in wanted if counts[name] > 1]
+    wrong = absent or [*dict.fromkeys(name for name in wanted if counts[name] > 1)]
     if wrong:
         has = f"has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}"
         raise DataError(f"{origin} {has}; it has {shown_names(found) or 'none'}.", remedy)
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Return the first names of columns, between quotes.
-
-    >>> shown_names([f"c{j}" for j in range(12)]).split(", ")[-2:]
-    ["'c8'", "'c9' and 2 more"]
-    """
+    """Return the first names of columns, between quotes."""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
 

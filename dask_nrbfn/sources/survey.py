@@ -46,10 +46,7 @@ def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> s
 
 
 def value_of(table: Table, name: str, kind: Kind) -> str:
-    """Return the SQL of numbers, truth and days since 1970 as DOUBLE.
-
-    NULL and NaN are a missing value, and infinity a cell that cannot be read.
-    """
+    """Return the SQL of DOUBLE values: NULL or NaN if missing, infinite for unreadable cells."""
     own, given = table.column(name), kind_of(table.types[name])
     if given == "date" == kind:
         return f"(epoch_us({own}) / 86400e6)"

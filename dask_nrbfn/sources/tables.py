@@ -123,7 +123,8 @@ def _numbers(column: pa.Array) -> Floats:
 
 def unreadable(table: Table, name: str, value: str) -> DataError:
     """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
-    row, cell = table.first_cell(name, f"isinf({value})")
+    numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
+    row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         "infinite or not of the column's kind.",
@@ -173,7 +174,8 @@ def _types_of_names(
                 "Give labels and ids as whole numbers, true and false, or text.",
             )
     if asked:
-        types |= dict(zip(asked, table.aggregate([*asked.values()]), strict=True))
+        found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
+        types |= dict(zip(asked, found, strict=True))
     of_texts = any(isinstance(known, str) for known in classes or ())
     if schema.label is not None and schema.label in table.found and of_texts:
         types[schema.label] = "VARCHAR"
@@ -311,7 +313,7 @@ def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tup
         for kind, sql in values.values()
     ]
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
-    (n_whole,) = whole.aggregate(["count(*)"])
+    (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
     gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
     if not n_whole:
         raise DataError(

@@ -5,14 +5,12 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.sources import files
 from dask_nrbfn.sources.arrays import ArrayRows, named_roles
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
 
 logger = logging.getLogger(__name__)
@@ -107,13 +105,6 @@ def opened_zarr(place: File) -> Any:
     options = dict(place.storage_options) or None
     # zarr cannot read consolidated metadata if it does not know the type of one of the arrays.
     return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
-
-
-def damage_named(place: File | str, what: str = "AnnData") -> AbstractContextManager[None]:
-    """Return a context manager that raises an error with the place if a library cannot read it."""
-    # zarr, h5py and anndata have no common error for data that they cannot read.
-    remedy = f"Check the path, or write the store again with {what}."
-    return files.damage_named(f"{place} cannot be read as {what}", remedy, Exception)
 
 
 def is_plain_zarr(place: File) -> bool:

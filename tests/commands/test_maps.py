@@ -195,7 +195,7 @@ def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
     written.write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
     assert f"reflectance in {written} cannot be read" in refuse(*arguments)[0]
     written.write_bytes(whole[:20_000])
-    assert f"{written} cannot be opened by xarray" in refuse(*arguments)[0]
+    assert f"{written} cannot be read as a scene of xarray" in refuse(*arguments)[0]
     assert not out.exists()
 
 

@@ -152,7 +152,7 @@ def test_frame__missing_value_of_a_nullable_column_is_no_number():
 
 @pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
 def test_frame__two_columns_of_one_name(take):
-    with pytest.raises(DataError, match="X has several columns named 'a'"):
+    with pytest.raises(DataError, match="X has several columns 'a'"):
         take(pd.DataFrame(np.eye(3), columns=["a", "b", "a"]), [0, 1, 0])
 
 
