@@ -3,10 +3,10 @@
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,22 +41,13 @@ logger = logging.getLogger(__name__)
 _NUMPY = "a numpy file of numbers or text"
 
 
-class _Role(NamedTuple):
-    """The least and most dimensions of an array, its stored type, and what each row has."""
-
-    least: int
-    most: float
-    stored: Callable[[np.dtype, str], np.dtype]
-    noun: str
-    shapes: str = "(n,)"
-
-
+# The least and most dimensions of an array, its stored type, what each row has, and its shape.
 _ROLES = {
-    "x": _Role(2, math.inf, feature_dtype, "list of features", "(n, p)"),
-    "y": _Role(1, 1, label_dtype, "label"),
-    "target": _Role(1, 2, feature_dtype, "target", "(n,) or (n, q)"),
-    "weights": _Role(1, 1, check_weight_dtype, "weight"),
-    "id": _Role(1, 1, label_dtype, "id"),
+    "x": (2, math.inf, feature_dtype, "list of features", "(n, p)"),
+    "y": (1, 1, label_dtype, "label", "(n,)"),
+    "target": (1, 2, feature_dtype, "target", "(n,) or (n, q)"),
+    "weights": (1, 1, check_weight_dtype, "weight", "(n,)"),
+    "id": (1, 1, label_dtype, "id", "(n,)"),
 }
 
 
@@ -92,17 +83,18 @@ class ArrayRows(Source):
 
     def _stored(self, role: str) -> np.dtype:
         """Return the type that an array is stored as, if it has one and a shape of its role."""
-        of, array, name, x = _ROLES[role], self.arrays[role], self.names[role], self.names["x"]
-        shape, noun = array.shape, of.noun
-        if not of.least <= len(shape) <= of.most or 0 in shape[1:]:
-            raise DataError(f"{name} has shape {shape}.", f"Write one {noun} per row: {of.shapes}.")
+        least, most, stored_as, noun, shapes = _ROLES[role]
+        array, name, x = self.arrays[role], self.names[role], self.names["x"]
+        shape = array.shape
+        if not least <= len(shape) <= most or 0 in shape[1:]:
+            raise DataError(f"{name} has shape {shape}.", f"Write one {noun} per row: {shapes}.")
         n_rows = self.arrays["x"].shape[0]
         if shape[0] != n_rows:
             raise DataError(
                 f"{name} has {shape[0]} rows but {x} has {n_rows}.",
                 f"Write {name} with one {noun} per row of {x}.",
             )
-        return of.stored(array.dtype, name)
+        return stored_as(array.dtype, name)
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         for start in range(0, self.n_rows, block_rows):
@@ -174,9 +166,8 @@ def open_rows(reading: Reading) -> ArrayRows:
         if reading.x is None and {"data", "format", "shape"} <= {*loaded.files}:
             matrix = _matrix(path)
         else:
-            names = {"x": "X"} | named_roles(reading, {})
-            if "y" in loaded.files and reading.target is None:
-                names.setdefault("y", "y")
+            usual = {"x": "X", "y": "y"} if "y" in loaded.files else {"x": "X"}
+            names = named_roles(reading, usual)
             for role, name in names.items():
                 remedy = f"Name an existing array with `{role}`."
                 check_found([name], loaded.files, place, remedy, "array")

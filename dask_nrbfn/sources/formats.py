@@ -74,7 +74,7 @@ def open_source(
                 f"source is the open Zarr group {source}.",
                 "Pass its URL, or its arrays to ingest_dask as dask.array.from_zarr returns them.",
             )
-    given: dict[str, Any] = {"query": sql, "storage_options": storage_options or {}}
+    given: dict[str, Any] = {"query": sql, "place": _place("", storage_options)}
     if isinstance(source, str | os.PathLike) and not is_query(source):
         given["place"] = _place(source, storage_options)
     elif (source is None) == (sql is None):

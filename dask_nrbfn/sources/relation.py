@@ -51,11 +51,7 @@ def literal(value: object) -> str:
 
 
 def kind_of(type_name: str) -> Kind | None:
-    """Return the kind of values of an SQL type; None if a feature cannot have the type.
-
-    >>> [kind_of(name) for name in ("BIGINT", "DECIMAL(9,2)", "TIMESTAMP_NS", "BLOB", "INT[]")]
-    ['number', 'number', 'date', None, None]
-    """
+    """Return the kind of values of an SQL type; None if a feature cannot have the type."""
     name = type_name.partition("(")[0]
     if type_name.endswith("]"):
         return None
@@ -229,7 +225,7 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
     elif reading.files:
         return _once(connection, _of_files(connection, reading).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
-        _register(connection, File(f"{protocol}://", reading.storage_options))
+        _register(connection, File(f"{protocol}://", place.storage_options))
     return _once(connection, connection.sql(query), query)
 
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,6 @@ from dask_nrbfn.sources.files import File
 # damaged header, or from a number that is no feature index.
 MAX_FEATURES = 2**24
 _NAMES_SHOWN = 10
-
-_NOWHERE = File("")
 
 Names = str | Sequence[str] | None
 """Names of columns, or marks: a text with commas, or a sequence."""
@@ -107,7 +106,7 @@ class Reading:
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
     """
 
-    place: File = _NOWHERE
+    place: File = field(default_factory=partial(File, ""))
     files: Sequence[File] = ()
     query: str | None = None
     rows: Any = None
@@ -134,7 +133,6 @@ class Reading:
     classes: tuple[int | str, ...] | None = None
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for option in _LISTS:

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.relation import Table, kind_of, literal
 
 MOST_TEXTS = 2**16
@@ -28,18 +27,14 @@ Values = dict[str, tuple[Kind, str]]
 
 
 def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> str:
-    """Return the SQL of the text of cells, NULL for empty text and `marks`, by default the table's.
-
-    Whole numbers have no decimals, so that a category has one text in every file.
-    """
+    """Return the SQL of the text of cells, NULL for empty text and `marks`, or the table's."""
     own = table.column(name)
     if kind_of(table.types[name]) == "number":
+        # Whole numbers have no decimals, so that a category has one text in every file.
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
     marks = table.marks if marks is None else marks
-    if not marks:
-        return f"nullif(trim({own}::VARCHAR), '')"
     # DuckDB would join longer lists of IN, and lose the order of rows.
     none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
     return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
@@ -106,24 +101,18 @@ class Cells:
     @classmethod
     def of(cls, kind: Kind, column: pa.Array, *, fills: bool) -> Self:
         """Return the statistics of texts or values of `value_of`."""
-        n_rows, given = len(column), column.drop_null()
+        given = column.drop_null()
+        own = cls(kind=kind, n_rows=len(column), n_values=len(given))
         if kind == "category":
             texts, counts = given.value_counts().flatten()
-            counted = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
+            own.texts = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
             are_numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
-            n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
-            n_values = len(given)
-            return cls(
-                kind=kind, n_rows=n_rows, n_values=n_values, texts=counted, n_numbers=n_numbers
-            )
+            own.n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
+            return own
         values = given.to_numpy(zero_copy_only=False).astype(np.float64)
-        return cls._of_numbers(kind, values, n_rows, fills=fills)
-
-    @classmethod
-    def _of_numbers(cls, kind: Kind, values: Floats, n_rows: int, *, fills: bool) -> Self:
         values = values[~np.isnan(values)]
-        n_values, values = len(values), values[np.isfinite(values)]
-        own = cls(kind=kind, n_rows=n_rows, n_values=n_values, n_unread=n_values - len(values))
+        own.n_values, values = len(values), values[np.isfinite(values)]
+        own.n_unread = own.n_values - len(values)
         if fills:
             own.bins = Bins.of_values(values, np.ones((len(values), 1), dtype=np.int64))
         if len(values):

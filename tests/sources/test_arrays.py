@@ -198,7 +198,7 @@ def test_arrays__url_is_copied_once_for_the_life_of_the_source(tmp_path, monkeyp
     with fsspec.open(url, "wb") as file:
         file.write(path.read_bytes()[:-100])
     np.testing.assert_array_equal(collect(source, 5)[0], ROWS)
-    with pytest.raises(DamagedDataError, match=f"{url} is damaged"):
+    with pytest.raises(DamagedDataError, match=f"{url} cannot be read as a numpy file"):
         open_source(url)
     del source
     gc.collect()
