@@ -141,11 +141,12 @@ def labels_of(
     if values.ndim != 1 or not len(values):
         return Labels(values, name, first_row)
     # numpy would change missing or mixed labels.
-    may_change = hasattr(dtype, "na_value") or isinstance(y, np.ma.MaskedArray)
-    may_change |= dtype is None and values.dtype.kind == "U"
-    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    if may_change or values.dtype.kind == "O":
-        values, missing = _of_objects(y if may_change else values, name)
+    may_lack = hasattr(dtype, "na_value") or hasattr(y, "null_count")
+    may_lack |= isinstance(y, np.ma.MaskedArray)
+    if may_lack or values.dtype.kind == "O" or (dtype is None and values.dtype.kind == "U"):
+        values, missing = _of_objects(y, name)
+    else:
+        missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
     if values.dtype.kind in "ST":
         values = to_labels(values, name, first_row=first_row).astype(object)
     if not missing.any():
@@ -164,12 +165,16 @@ def _of_objects(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
     cells = arrow_of(y, name)
     missing, given = cells.is_null().to_numpy(zero_copy_only=False), cells.drop_null()
+    is_text = cells.type in (pa.string(), pa.large_string())
     if not len(given):
-        return np.zeros(len(cells), dtype=np.int64), missing
+        values = (
+            np.full(len(cells), "", dtype=object) if is_text else np.zeros(len(cells), np.int64)
+        )
+        return values, missing
     values = cells.fill_null(given[0]).to_numpy(zero_copy_only=False)
     if pa.types.is_binary(cells.type):
         return values.astype(np.bytes_), missing
-    if values.dtype.kind == "O" and cells.type not in (pa.string(), pa.large_string()):
+    if values.dtype.kind == "O" and not is_text:
         # Raises the error about objects.
         label_dtype(values.dtype, name)
     return values, missing

@@ -14,8 +14,8 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.decide import GAP, check_gaps, decide
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
-from dask_nrbfn.sources.frames import as_frame, has_kinds
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
+from dask_nrbfn.sources.frames import as_frame, has_kinds, labels_of
 from dask_nrbfn.sources.memory import table_in_memory
 from dask_nrbfn.sources.relation import Table, kind_of, table_of
 from dask_nrbfn.sources.source import (
@@ -47,13 +47,13 @@ class TableSource(Source):
 
     schema: its label, targets, weights and id are columns of the table.
     named: SQL type of the columns with labels and ids.
-    empty_label: the label that is stored for a missing one.
+    mark: text of a missing label.
     """
 
     table: Table
     schema: Schema
     named: Mapping[str, str]
-    empty_label: int | str
+    mark: str
     unseen: Counter[str] = field(default_factory=Counter)
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
@@ -75,12 +75,14 @@ class TableSource(Source):
             X[bad] = np.nan
             self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
             self.unseen += unseen_in(X, own)
-            found = {
-                name: self._names(name, column, first_row)
-                if name in self.named
-                else _numbers(column)
-                for name, column in zip(roles, others, strict=True)
-            }
+            found = {}
+            for name, column in zip(roles, others, strict=True):
+                if name in self.named:
+                    place = f"Column {name!r} of {self.table.origin}"
+                    names = labels_of(column, "", name=place, first_row=first_row)
+                    found[name] = names.stored(self.mark)
+                else:
+                    found[name] = _numbers(column)
             y = None if own.label is None else found[own.label]
             if own.targets:
                 y = np.stack([found[name] for name in own.targets], axis=1)
@@ -89,18 +91,6 @@ class TableSource(Source):
             yield Block(X.astype(self.x_dtype, copy=False), y, weights, ids)
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
-
-    def _names(self, name: str, column: pa.Array, first_row: int) -> np.ndarray:
-        """Return labels or ids (b,), text or whole numbers."""
-        values = column.drop_null().to_numpy(zero_copy_only=False)
-        values = values.astype(STRING) if values.dtype == object else values
-        place = f"Column {name!r} of {self.table.origin}"
-        names = to_labels(values, place, first_row=first_row)
-        if not column.null_count:
-            return names
-        filled = np.full(len(column), self.empty_label, dtype=self.y_dtype)
-        filled[column.is_valid().to_numpy(zero_copy_only=False)] = names
-        return filled
 
 
 def stored_batches(
@@ -239,27 +229,22 @@ def open_rows(reading: Reading) -> TableSource:
         check_gaps({name: cells[name] for name in filled}, table.origin)
     marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
     types = {table.types[name] for name in features}
-    label_type, id_type = named.get(schema.label or ""), named.get(schema.id or "")
+    dtypes = {name: STRING if of == "VARCHAR" else INT64 for name, of in named.items()}
     return TableSource(
         n_rows=n_rows,
         n_features=len(features),
         x_dtype=np.dtype(np.float32) if types == {"FLOAT"} else FLOAT64,
-        y_dtype=FLOAT64 if schema.targets else _dtype_of(label_type),
+        y_dtype=FLOAT64 if schema.targets else dtypes.get(schema.label or ""),
         has_weights=schema.weights is not None,
         feature_names=tuple(features),
         target_names=schema.targets,
         schema=replace(schema, written={**table.written, **marks, **schema.written}),
-        id_dtype=_dtype_of(id_type),
-        boolean_labels=label_type == "BOOLEAN",
+        id_dtype=dtypes.get(schema.id or ""),
+        boolean_labels=named.get(schema.label or "") == "BOOLEAN",
         table=table,
         named=named,
-        empty_label=str(reading.unlabelled) if label_type == "VARCHAR" else NO_LABEL,
+        mark=str(reading.unlabelled),
     )
-
-
-def _dtype_of(names_type: str | None) -> np.dtype[Any] | None:
-    """Return the type of labels or ids in blocks."""
-    return {None: None, "VARCHAR": STRING}.get(names_type, INT64)
 
 
 def _table(reading: Reading) -> Table:

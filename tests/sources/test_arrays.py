@@ -273,7 +273,7 @@ def test_directory__wrong_files_are_named(tmp_path):
     blocks = open_source(place).blocks(2)
     next(blocks)
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DamagedDataError, match=r"part-001\.npy is damaged"):
+    with pytest.raises(DamagedDataError, match=r"part-001\.npy cannot be read as a numpy file"):
         next(blocks)
 
 
