@@ -125,8 +125,8 @@ class Table:
         return self.found.get(name, self.types[name])
 
     def first_row(self, rows: Any) -> tuple[Any, ...]:
-        """Return the first row of a relation that was made of this one."""
-        return tuple(self._ran(rows.fetchone))
+        """Return the first row of a relation of few rows that was made of this one."""
+        return tuple(self._ran(rows.fetchall)[0])
 
     def batches(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
