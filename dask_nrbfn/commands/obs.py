@@ -18,9 +18,9 @@ import zarr
 from dask_nrbfn.commands.predict import write_results
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ExistsError, ParameterError
-from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
+from dask_nrbfn.sources.anndata import import_anndata, obs_of
 from dask_nrbfn.sources.files import damage_named
-from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
+from dask_nrbfn.sources.zarr_arrays import zarr_format
 from dask_nrbfn.storage.array import Array, get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -68,9 +68,10 @@ class ObsTarget:
         self._place = place = file_of(cells)
         is_zarr = place.is_directory()
         in_file = place.name.endswith(".h5ad") and not (is_zarr or place.is_remote)
-        in_obs = in_file or (is_zarr and is_anndata(place))
+        found = zarr_format(place) if is_zarr else None
+        in_obs = in_file or found == "anndata"
         # The superuser could write to a protected file, but should not.
-        if not (os.stat(place).st_mode & 0o222 if in_file else in_obs or is_plain_zarr(place)):
+        if not (os.stat(place).st_mode & 0o222 if in_file else in_obs or found == "zarr"):
             raise ParameterError(
                 f"`to` is given, but {cells} is no AnnData store, no Zarr group and no local .h5ad "
                 "file without write protection.",

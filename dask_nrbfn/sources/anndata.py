@@ -40,21 +40,14 @@ class _Columns:
         return canonical(X) if is_scipy(X) else X
 
 
-def is_anndata(place: File) -> bool:
-    """Return whether a directory is an AnnData store in Zarr: every version has obs and var."""
-    return {entry.name for entry in place.entries()} >= {"obs", "var"}
-
-
 def open_rows(reading: Reading) -> CellRows:
     """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names.
 
     The features of a schema are found by name, in any order.
     """
     import_anndata()
-    place, names = (
-        reading.place,
-        {"x": "X", "id": "obs_names", **named_roles(reading, reading.read_as)},
-    )
+    place, before = reading.place, {"x": "X", **reading.read_as}
+    names = {"id": "obs_names", **named_roles(reading, before)}
     with damage_named(place, "AnnData"):
         root = _opened(place)
         obs = obs_of(root, place)

@@ -104,6 +104,8 @@ def is_query(source: object) -> bool:
 
 def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Return whether `open_source` reads a source, by the names of its files."""
+    from dask_nrbfn.sources.zarr_arrays import zarr_format
+
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
@@ -116,27 +118,17 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
-    return _zarr_format(place) != ""
+    return zarr_format(place) != ""
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
     return File(os.fspath(source).removeprefix("file://"), storage_options or {})
 
 
-def _zarr_format(place: File) -> str | None:
-    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
-    from dask_nrbfn.sources.anndata import is_anndata
-    from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
-
-    if {entry.name for entry in place.entries()}.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
-        return None
-    if is_anndata(place):
-        return "anndata"
-    return "zarr" if is_plain_zarr(place) else ""
-
-
 def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
     """Return the name of the format of a place, and its files."""
+    from dask_nrbfn.sources.zarr_arrays import zarr_format
+
     place = reading.place
     if not place.path:
         return "table", ()
@@ -144,7 +136,7 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
         return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
-    kind = _zarr_format(place) if is_directory else None
+    kind = zarr_format(place) if is_directory else None
     if kind == "":
         raise DataError(
             f"{place} is a group of dask_nrbfn, such as a dataset or a run.",

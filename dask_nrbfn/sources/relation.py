@@ -14,13 +14,16 @@ from typing import Any, Self
 from urllib.request import pathname2url
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
+from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
@@ -194,8 +197,19 @@ def connected() -> duckdb.DuckDBPyConnection:
 
 
 def table_of(reading: Reading) -> Table:
-    """Return the table that a query or files of one suffix hold."""
-    connection, suffix = connected(), reading.place.suffix
+    """Return the table of a query, of files of one suffix, or of rows in memory."""
+    rows, suffix = reading.rows, reading.place.suffix
+    if isinstance(rows, duckdb.DuckDBPyRelation):
+        return Table.of("the relation", rows, marks=reading.marks())
+    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
+        return table_in_memory(rows, "the frame", marks=reading.marks())
+    if rows is not None:
+        raise ParameterError(
+            f"source is of type {type(rows).__name__}.",
+            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
+            "`ingest_arrays` takes arrays.",
+        )
+    connection = connected()
     is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
     origin = _QUERY if reading.query else str(reading.place)
     if reading.query is not None:
@@ -211,6 +225,64 @@ def table_of(reading: Reading) -> Table:
     # The label of a text table has the type of all its texts in a query too.
     found = {reading.label_name: "VARCHAR"} if is_text and reading.label_name else {}
     return Table.of(origin, relation, connection, marks=reading.marks(), found=found)
+
+
+def table_in_memory(
+    X: Any,
+    name: str,
+    schema: Schema | None = None,
+    *,
+    marks: tuple[str, ...] = (),
+    kept: NDArray[np.bool_] | None = None,
+) -> Table:
+    """Return the kept rows of a frame or of an array with a schema's columns, or a reader."""
+    connection = connected()
+    with explained(name):
+        if isinstance(X, pa.RecordBatchReader):
+            connection.from_arrow(X).create("rows")
+            return Table.of(name, connection.table("rows"), connection, marks=marks)
+        columns = _columns(X, name, schema)
+        # DuckDB does not tell names apart that differ only in case.
+        cells = pa.table({f"c{j}": column for j, column in enumerate(columns.values())})
+        # Weights of another shape are refused where they are used.
+        if kept is not None and kept.shape == (cells.num_rows,):
+            cells = cells.filter(pa.array(kept))
+        rows = connection.from_arrow(cells)
+        return Table.of(name, rows, connection, names=[*columns], marks=marks)
+
+
+def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
+    """Return the columns of a frame or array by their names."""
+    frame = as_frame(X, name)
+    if frame is not None:
+        columns = {column.name: column for column in frame.iter_columns()}
+    else:
+        # Masked cells have no value.
+        rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+        if rows.ndim != 2:
+            raise DataError(
+                f"{name} has shape {rows.shape}.",
+                "Give a frame in memory, or a dense array with two dimensions.",
+            )
+        columns = dict(zip(_array_names(rows.shape[1], name, schema), rows.T, strict=True))
+    return {
+        str(label): arrow_of(column, f"Column {label!r} of {name}")
+        for label, column in columns.items()
+    }
+
+
+def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
+    """Return the names of the columns of an array: their numbers, or those of a schema."""
+    numbered = [f"x{j}" for j in range(n_columns)]
+    names = [] if schema is None else [column.name for column in schema.columns]
+    if schema is None or {*numbered} == {*names, *schema.ignored}:
+        return numbered
+    if len(names) != n_columns:
+        raise DataError(
+            f"{name} has {n_columns} columns, but the model was trained on {len(names)}.",
+            "Give a frame, or an array, with the columns of the training rows.",
+        )
+    return names
 
 
 def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:

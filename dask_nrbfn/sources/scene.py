@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of
@@ -177,12 +177,9 @@ def open_rows(reading: Reading) -> PixelSource:
     with open_scene(scene.place) as stored:
         for name in columns:
             array = _variable(stored, name, "target" if targets else "label", scene.place)
-            if not {*array.dims} <= {*scene.sizes}:
-                raise DataError(
-                    f"{name} has the dimensions {', '.join(map(str, array.dims))}, but the pixels "
-                    f"have {', '.join(scene.sizes)}.",
-                    f"Give {name} with some or all dimensions of the pixels.",
-                )
+            remedy = f"Give {name} with some or all dimensions of the pixels."
+            dims, grid = [*map(str, array.dims)], "the grid of the pixels"
+            check_found(dims, [*scene.sizes], grid, remedy, "dimension")
             # xarray reads the text of netCDF as Python objects.
             y_dtype = check(dtypes.STRING if array.dtype == object else array.dtype, name)
             is_boolean = not targets and array.dtype == np.bool_

@@ -168,9 +168,7 @@ class Reading:
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of columns that options or the schema give."""
-        if self.schema is not None:
-            return {column.name: column.kind for column in self.schema.columns}
+        """The kinds of columns that options give."""
         options: dict[Kind, Any] = {
             "category": self.categorical,
             "number": self.numeric,
@@ -221,14 +219,8 @@ def _joined(blocks: list[Block]) -> Block:
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
     """Return the comma-separated names in an option; quotes protect a comma."""
-    try:
-        # The csv module finds no cell in empty text.
-        names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
-    except csv.Error as error:
-        raise ParameterError(
-            f"`{option}`={given!r} cannot be read as column names ({error}).",
-            "Write commas between the names, and quotes around a name that has a comma.",
-        ) from error
+    # The csv module finds no cell in empty text.
+    names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ParameterError(f"`{option}`={given} names {twice!r} twice.", "Name each column once.")

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -15,9 +14,8 @@ from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.decide import GAP, check_gaps, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
-from dask_nrbfn.sources.frames import as_frame, has_kinds, labels_of
-from dask_nrbfn.sources.memory import table_in_memory
-from dask_nrbfn.sources.relation import Table, kind_of, table_of
+from dask_nrbfn.sources.frames import has_kinds, labels_of
+from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
     Block,
     Reading,
@@ -189,7 +187,7 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
 
 def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
-    table, known, fills = _table(reading), reading.schema, reading.missing == "impute"
+    table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
     named = _types_of_names(table, schema, reading.classes)
     roles: Values = {
@@ -244,21 +242,6 @@ def open_rows(reading: Reading) -> TableSource:
         table=table,
         named=named,
         mark=str(reading.unlabelled),
-    )
-
-
-def _table(reading: Reading) -> Table:
-    rows = reading.rows
-    if rows is None:
-        return table_of(reading)
-    if isinstance(rows, duckdb.DuckDBPyRelation):
-        return Table.of("the relation", rows, marks=reading.marks())
-    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
-        return table_in_memory(rows, "the frame", marks=reading.marks())
-    raise ParameterError(
-        f"source is of type {type(rows).__name__}.",
-        "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
-        "`ingest_arrays` takes arrays.",
     )
 
 

@@ -107,14 +107,18 @@ def opened_zarr(place: File) -> Any:
     return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
 
 
-def is_plain_zarr(place: File) -> bool:
-    """Return whether a directory is a Zarr group or array of another tool."""
+def zarr_format(place: File) -> str | None:
+    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
     names = {entry.name for entry in place.entries()}
-    if "zarr.json" not in names:
-        return not names.isdisjoint({".zgroup", ".zarray"})
-    with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
-        try:
-            attributes = json.loads(file.read()).get("attributes", {})
-        except (ValueError, AttributeError):
-            return False
-    return not str(attributes.get("kind")).startswith("dask_nrbfn.")
+    if names.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
+        return None
+    if names >= {"obs", "var"}:
+        return "anndata"
+    if "zarr.json" in names:
+        with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
+            try:
+                kind = str(json.loads(file.read()).get("attributes", {}).get("kind"))
+            except (ValueError, AttributeError):
+                return ""
+        return "" if kind.startswith("dask_nrbfn.") else "zarr"
+    return "zarr"

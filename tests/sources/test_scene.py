@@ -128,7 +128,11 @@ def test_scene__refused(tmp_path):
         (WHERE | {"feature_dim": "time,time"}, ParameterError, "names 'time' twice"),
         (WHERE | {"feature_dim": "time,wave"}, DataError, "time, band, y, x, not wave"),
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
-        (WHERE | {"feature_dim": "x", "label": "cover"}, DataError, "cover has the dimensions"),
+        (
+            WHERE | {"feature_dim": "x", "label": "cover"},
+            DataError,
+            r"no dimension .*Give cover with",
+        ),
         (WHERE | {"label": "height"}, DataError, "height has the label"),
         (WHERE | {"target": "height,name"}, DataError, "name has dtype"),
     ):
