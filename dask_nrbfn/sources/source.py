@@ -122,7 +122,7 @@ class Reading:
     numeric: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
     missing: str = "error"
-    missing_values: tuple[str, ...] | None = None
+    missing_values: tuple[str, ...] = ()
     max_categories: int = 100
     delimiter: str | None = None
     no_header: bool = False
@@ -137,10 +137,8 @@ class Reading:
     def __post_init__(self) -> None:
         for option in _LISTS:
             given = getattr(self, option)
-            names = named_columns(option, given) if isinstance(given, str) else given
-            # None is no list of marks.
-            if names is not None or option != "missing_values":
-                object.__setattr__(self, option, tuple(names or ()))
+            names = named_columns(option, given) if isinstance(given, str) else given or ()
+            object.__setattr__(self, option, tuple(names))
         if self.missing not in ("error", "impute", "drop"):
             raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
         if self.max_categories < 1:
@@ -201,20 +199,15 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
 
 
 def _rows(block: Block, start: int, stop: int) -> Block:
-    X, *columns = block
-    if stop - start == X.shape[0]:
-        return block
-    return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
+    is_whole = stop - start == block.X.shape[0]
+    return block if is_whole else Block(*(None if c is None else c[start:stop] for c in block))
 
 
 def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    X, *columns = zip(*blocks, strict=True)
-    return Block(
-        stacked(X),
-        *(None if parts[0] is None else np.concatenate(parts) for parts in columns),
-    )
+    columns: Any = zip(*blocks, strict=True)
+    return Block(*(None if parts[0] is None else stacked(parts) for parts in columns))
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
