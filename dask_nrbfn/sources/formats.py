@@ -34,7 +34,7 @@ JSON = tuple(suffix + packed for suffix in (".json", ".jsonl", ".ndjson") for pa
 _TEXT = tuple(suffix + packed for suffix in (".csv", ".tsv", ".txt") for packed in _PACKED)
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
-    *("missing", "missing_values", "max_categories", "schema"),
+    *("missing", "missing_values", "max_categories", "schema", "sql"),
 )
 FORMATS = {
     "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
@@ -74,7 +74,7 @@ def open_source(
                 f"source is the open Zarr group {source}.",
                 "Pass its URL, or its arrays to ingest_dask as dask.array.from_zarr returns them.",
             )
-    given: dict[str, Any] = {"query": sql, "place": _place("", storage_options)}
+    given: dict[str, Any] = {"sql": sql, "place": _place("", storage_options)}
     if isinstance(source, str | os.PathLike) and not is_query(source):
         given["place"] = _place(source, storage_options)
     elif (source is None) == (sql is None):
@@ -83,7 +83,7 @@ def open_source(
             "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
     elif source is not None:
-        given["query" if is_query(source) else "rows"] = source
+        given["sql" if is_query(source) else "rows"] = source
     reading = Reading(**given, **options)
     name, files = _recognized(reading)
     _check_options(reading, name)
@@ -162,25 +162,20 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
 def _check_options(reading: "Reading", name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
     taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
-    if reading.query is not None and FORMATS[name].module != "tables":
-        raise ParameterError(f"{place} has no table.", "Leave `sql` out, or give a table.")
-    given = {option: getattr(reading, option) for option in _OPTIONS}
     # A class has the defaults of a dataclass.
-    given = {
-        option: value
-        for option, value in given.items()
-        if value is not None and value != getattr(type(reading), option)
-    }
-    if schema is not None and (both := given.keys() & _OF_NO_SCHEMA):
+    values = {option: getattr(reading, option) for option in _OPTIONS}
+    defaults = {option: getattr(type(reading), option) for option in _OPTIONS}
+    given = [option for option in _OPTIONS if values[option] not in (None, defaults[option])]
+    both = [option for option in given if option in _OF_NO_SCHEMA]
+    if schema is not None and both:
         raise ParameterError(
-            f"`{min(both)}` and `schema` are both given.", f"Leave out `{min(both)}` or `schema`."
+            f"`{both[0]}` and `schema` are both given.", f"Leave out `{both[0]}` or `schema`."
         )
-    if schema is not None and schema.is_plain and "schema" not in taken:
-        # Arrays have the columns of a plain schema, in the same order.
-        del given["schema"]
-    for option, value in given.items():
-        if option not in taken:
-            shown = "FILE" if option == "schema" else value
+    # Arrays have the columns of a plain schema, in the same order.
+    passed = ("schema",) if schema is not None and schema.is_plain else ()
+    for option in given:
+        if option not in (*taken, *passed):
+            shown = "FILE" if option == "schema" else values[option]
             raise ParameterError(
                 f"`{option}`={shown} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",

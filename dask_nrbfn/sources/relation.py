@@ -211,9 +211,9 @@ def table_of(reading: Reading) -> Table:
         )
     connection = connected()
     is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
-    origin = _QUERY if reading.query else str(reading.place)
-    if reading.query is not None:
-        _check_query(connection, reading.query)
+    origin = _QUERY if reading.sql else str(reading.place)
+    if reading.sql is not None:
+        _check_query(connection, reading.sql)
     elif suffix in DUCKDB + SQLITE:
         raise ParameterError(
             f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
@@ -287,7 +287,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 
 def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     """Return the rows of a query, or of files whose columns have types."""
-    query, place = reading.query, reading.place
+    query, place = reading.sql, reading.place
     if query is None:
         return _of_files(connection, reading)
     if place.suffix in SQLITE:

@@ -99,7 +99,7 @@ class Reading:
 
     place: the file or directory that the user named; empty if only a query or `rows` is given.
     files: its files in order.
-    query: SQL whose rows are the table.
+    sql: a query whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
     classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
@@ -108,7 +108,7 @@ class Reading:
 
     place: File = field(default_factory=partial(File, ""))
     files: Sequence[File] = ()
-    query: str | None = None
+    sql: str | None = None
     rows: Any = None
     x: str | None = None
     y: str | None = None

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
 from dask_nrbfn.sources.relation import Table, kind_of, literal
@@ -185,17 +184,10 @@ def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
     return cells
 
 
-def merged(parts: Iterable[Mapping[str, Cells]]) -> dict[str, Cells]:
-    """Return the statistics of a table from those of its parts."""
+def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
+    """Return the statistics of a table from those of its parts, in the first of them."""
     first, *others = parts
-    total = dict(first)
     for part in others:
-        for name, own in total.items():
-            kinds = {each.kind for each in (own, part[name]) if each.n_values}
-            if len(kinds) > 1 and kinds != {"number", "boolean"}:
-                raise DataError(
-                    f"Column {name!r} of X has a {' and a '.join(sorted(kinds))} in its parts.",
-                    "Convert the column to one type.",
-                )
+        for name, own in first.items():
             own.add(part[name])
-    return total
+    return first

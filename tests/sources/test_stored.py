@@ -21,7 +21,7 @@ def test_schema_of__array_with_a_column_without_values():
 
 OBJECTS = np.array([[1, "a"], [2, 5]], dtype=object)
 REFUSED = {
-    "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "columns named '1'"),
+    "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "several columns '1'"),
     "array of objects": (OBJECTS, "Column 'x1' of X has values of several types"),
     "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* of an unknown type"),
     "huge integers": (pd.DataFrame({"a": [10**30, 1], "b": "x"}), "Column 'a' of X has values"),
