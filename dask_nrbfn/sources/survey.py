@@ -34,6 +34,8 @@ def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> s
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
     marks = table.marks if marks is None else marks
+    if not marks:
+        return f"nullif(trim({own}::VARCHAR), '')"
     # DuckDB would join longer lists of IN, and lose the order of rows.
     none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
     return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"

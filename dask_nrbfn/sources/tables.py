@@ -191,7 +191,10 @@ def open_rows(reading: Reading) -> TableSource:
     schema = _roles(table, reading)
     named = _types_of_names(table, schema, reading.classes)
     roles: Values = {
-        name: ("number", f"CASE WHEN {sql} IS NOT NULL THEN 0.0 END" if name in named else sql)
+        name: (
+            "number",
+            f"CASE WHEN {sql} IS NOT NULL THEN 0::DOUBLE END" if name in named else sql,
+        )
         for name, sql in _roles_sql(table, schema, named).items()
     }
     columns: Values
