@@ -6,12 +6,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, unmasked
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     check_weight_dtype,
@@ -30,11 +31,6 @@ from dask_nrbfn.sources.source import (
     check_size,
     numbered_targets,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from dask_nrbfn.numeric.rows import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -135,10 +131,10 @@ class ArraySource(ArrayRows):
 
     def __init__(
         self,
-        X: "Rows | ArrayLike",
-        y: "ArrayLike | None" = None,
-        weights: "ArrayLike | None" = None,
-        target: "ArrayLike | None" = None,
+        X: Rows | ArrayLike,
+        y: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        target: ArrayLike | None = None,
     ) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         super().__init__({role: _in_memory(values) for role, values in given.items()})

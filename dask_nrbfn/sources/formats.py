@@ -9,13 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File, data_files
-
-if TYPE_CHECKING:
-    from dask_nrbfn.sources.source import Reading, Source
+from dask_nrbfn.sources.source import Reading, Source, check_one_kind
+from dask_nrbfn.sources.zarr_arrays import zarr_format
 
 
 class Format(NamedTuple):
@@ -62,10 +61,8 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     sql: str | None = None,
     **options: Any,
-) -> "Source":
+) -> Source:
     """Return the rows of a source, as `ingest_file` and the attributes of `Reading` describe it."""
-    from dask_nrbfn.sources.source import Reading, check_one_kind
-
     if hasattr(source, "store_path"):
         # An open Zarr group or array.
         source = str(source.store_path)
@@ -74,17 +71,16 @@ def open_source(
                 f"source is the open Zarr group {source}.",
                 "Pass its URL, or its arrays to ingest_dask as dask.array.from_zarr returns them.",
             )
-    given: dict[str, Any] = {"sql": sql, "place": _place("", storage_options)}
-    if isinstance(source, str | os.PathLike) and not is_query(source):
-        given["place"] = _place(source, storage_options)
-    elif (source is None) == (sql is None):
+    query = source if is_query(source) else sql
+    is_place = isinstance(source, str | os.PathLike) and query is not source
+    if not is_place and (source is None) == (sql is None):
         raise ParameterError(
             "no source is given, or `sql` is given for rows that are not a file.",
             "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
-    elif source is not None:
-        given["sql" if is_query(source) else "rows"] = source
-    reading = Reading(**given, **options)
+    place = _place(source if is_place else "", storage_options)
+    rows = None if is_place or query is not None else source
+    reading = Reading(place=place, sql=query, rows=rows, **options)
     name, files = _recognized(reading)
     _check_options(reading, name)
     check_one_kind("y", reading.y, reading.target)
@@ -104,8 +100,6 @@ def is_query(source: object) -> bool:
 
 def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Return whether `open_source` reads a source, by the names of its files."""
-    from dask_nrbfn.sources.zarr_arrays import zarr_format
-
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source, storage_options)
@@ -125,10 +119,8 @@ def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     return File(os.fspath(source).removeprefix("file://"), storage_options or {})
 
 
-def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
+def _recognized(reading: Reading) -> tuple[str, Sequence[File]]:
     """Return the name of the format of a place, and its files."""
-    from dask_nrbfn.sources.zarr_arrays import zarr_format
-
     place = reading.place
     if not place.path:
         return "table", ()
@@ -159,7 +151,7 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
     return name, files
 
 
-def _check_options(reading: "Reading", name: str) -> None:
+def _check_options(reading: Reading, name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
     taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
     # A class has the defaults of a dataclass.

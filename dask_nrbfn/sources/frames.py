@@ -1,7 +1,7 @@
 """Input of Python users: frames of any library, and labels of any type, as numbers and text."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import narwhals as nw
 import numpy as np
@@ -16,9 +16,6 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.source import check_found
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
@@ -89,7 +86,7 @@ def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
     return cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
-def arrow_of(values: Any, place: str) -> "pa.Array":
+def arrow_of(values: Any, place: str) -> Any:
     """Return a column of a frame or array as an Arrow array, without categories and float16."""
     import pyarrow as pa
 
