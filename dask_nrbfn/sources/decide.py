@@ -16,6 +16,10 @@ logger = logging.getLogger(__name__)
 # Names that pandas gives to an index without a name: in text, where DuckDB may add the second, and
 # in Parquet and Arrow.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?|__index_level_\d+__")
+# Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
+_FEW_ROWS, _IDS_DIFFER = 50, 0.9
+# Times of day that differ by less than this share of a day, a tenth of a second, are equal.
+_EQUAL_TIMES = 1e-6
 # Share of texts that look like numbers or dates, from which a few others may be mistakes.
 _MOST = 0.5
 # Numbers and dates, also with a currency or a unit.
@@ -61,8 +65,11 @@ def _reason_against(name: str, cells: Cells, reading: Reading) -> str | None:
     """Return the reason why a column does not become a feature; None if it does."""
     if not cells.n_values:
         return "it has no value in any row."
-    is_index = cells.counts_rows or name.startswith("__")
-    if _INDEX.fullmatch(name) and is_index and name not in reading.columns:
+    # An index in text counts the rows from 0 or 1.
+    ends = (cells.low, cells.high - cells.n_rows + 1)
+    counts = cells.kind == "number" and cells.are_whole and ends in ((0, 0), (1, 1))
+    is_index = _INDEX.fullmatch(name) and (counts or name.startswith("__"))
+    if is_index and name not in reading.columns:
         return "it is an index of pandas."
     if cells.kind != "category":
         return None
@@ -73,7 +80,8 @@ def _reason_against(name: str, cells: Cells, reading: Reading) -> str | None:
                 f"Pass `drop`={name!r} to leave the column out, or write fewer categories.",
             )
         return None
-    if not cells.looks_like_id:
+    differ = cells.texts is None or len(cells.texts) > _IDS_DIFFER * cells.n_values
+    if cells.n_rows < _FEW_ROWS or not differ:
         return None
     many = f"more than {MOST_TEXTS}" if cells.texts is None else f"{len(cells.texts)}"
     return (
@@ -104,7 +112,8 @@ def _decided(name: str, cells: Cells, reading: Reading) -> Column:
     missing = cells.n_missing / cells.n_rows if imputes else 0.0
     if cells.kind != "category":
         fill = cells.median if imputes else 0.0
-        return Column(name, cells.kind, fill=fill, missing=missing, times=cells.times_vary)
+        vary = cells.kind == "date" and cells.times[1] - cells.times[0] > _EQUAL_TIMES
+        return Column(name, cells.kind, fill=fill, missing=missing, times=vary)
     texts = cells.texts or Counter()
     by_rows = sorted(texts, key=lambda text: (-texts[text], text))
     shown = tuple(sorted(by_rows[: reading.max_categories]))

@@ -123,10 +123,6 @@ class Table:
         """Return the SQL of a column."""
         return self.relation.columns[self.names.index(name)]
 
-    def type_of(self, name: str) -> str:
-        """Return the type of a column, or the one that its text was found to have."""
-        return self.found.get(name, self.types[name])
-
     def first_row(self, rows: Any) -> tuple[Any, ...]:
         """Return the first row of a relation of few rows that was made of this one."""
         return tuple(self._ran(rows.fetchall)[0])

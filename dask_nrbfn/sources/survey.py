@@ -16,10 +16,6 @@ from dask_nrbfn.sources.relation import Table, kind_of, literal
 MOST_TEXTS = 2**16
 """Largest number of different texts of a column that are counted, which takes some MiB."""
 
-# Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
-_FEW_ROWS, _IDS_DIFFER = 50, 0.9
-# Times of day that differ by less than this share of a day, a tenth of a second, are equal.
-_EQUAL_TIMES = 1e-6
 _NUMBER = r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
@@ -146,26 +142,9 @@ class Cells:
         return self.n_rows - self.n_values
 
     @property
-    def looks_like_id(self) -> bool:
-        """Whether nearly all texts differ."""
-        differ = self.texts is None or len(self.texts) > _IDS_DIFFER * self.n_values
-        return self.n_rows >= _FEW_ROWS and differ
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether the values count the rows from 0 or 1, as an index does."""
-        ends = (self.low, self.high - self.n_rows + 1)
-        return self.kind == "number" and self.are_whole and ends in ((0, 0), (1, 1))
-
-    @property
     def median(self) -> float:
         """Median of the values, exact for up to 16,384 different ones; 0 without any."""
         return 0.0 if self.bins is None or not len(self.bins.keys) else median(self.bins)
-
-    @property
-    def times_vary(self) -> bool:
-        """Whether dates have different times of day."""
-        return self.kind == "date" and self.times[1] - self.times[0] > _EQUAL_TIMES
 
 
 def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:

@@ -252,7 +252,8 @@ def kinds_of(
     table: Table, names: Sequence[str], given: Mapping[str, Kind] | None = None
 ) -> dict[str, Kind]:
     """Return the kinds of columns: those that are given, or those of their types."""
-    kinds = {name: (given or {}).get(name) or kind_of(table.type_of(name)) for name in names}
+    types = {**table.types, **table.found}
+    kinds = {name: (given or {}).get(name) or kind_of(types[name]) for name in names}
     for name, kind in kinds.items():
         if kind is None or kind_of(table.types[name]) is None:
             raise DataError(
