@@ -18,12 +18,6 @@ from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
 logger = logging.getLogger(__name__)
 
 
-class CellRows(ZarrRows):
-    """Cells: features are read in blocks; labels or targets, weights and ids are in memory."""
-
-    package = "AnnData"
-
-
 class _Columns:
     """Some columns of a stored matrix (n, g), read by rows as an array or in canonical CSR."""
 
@@ -40,14 +34,11 @@ class _Columns:
         return canonical(X) if is_scipy(X) else X
 
 
-def open_rows(reading: Reading) -> CellRows:
-    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names.
-
-    The features of a schema are found by name, in any order.
-    """
+def open_rows(reading: Reading) -> ZarrRows:
+    """Return the cells of AnnData, with the features of a schema, which are found by name."""
     import_anndata()
-    place, before = reading.place, {"x": "X", **reading.read_as}
-    names = {"id": "obs_names", **named_roles(reading, before)}
+    place, before = reading.place, {"x": "X", "id": "obs_names", **reading.read_as}
+    names = named_roles(reading, before)
     with damage_named(place, "AnnData"):
         root = _opened(place)
         obs = obs_of(root, place)
@@ -69,7 +60,7 @@ def open_rows(reading: Reading) -> CellRows:
         elif "y" in names:
             labels = labels_of(_column(obs, names["y"], "y", place), "", name=names["y"])
             arrays["y"] = labels.stored("")
-        source = CellRows(place, arrays, names)
+        source = ZarrRows(place, arrays, names)
     source.feature_names = features or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))
     if targets is not None:
         source.target_names = tuple(name.removeprefix("obs/") for name in targets)

@@ -172,11 +172,10 @@ def open_rows(reading: Reading) -> ArrayRows:
 
 
 def named_roles(reading: Reading, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of features, labels, targets and weights: as given, or else as before."""
+    """Return the name of each role: as given, or else as before."""
     if reading.y or reading.target:
         before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    roles = ("x", "y", "target", "weights")
-    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
+    return {role: name for role in _ROLES if (name := getattr(reading, role) or before.get(role))}
 
 
 def _matrix(path: str) -> Any:

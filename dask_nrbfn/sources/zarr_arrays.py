@@ -22,8 +22,6 @@ MAX_CHUNK_BYTES = 2**27
 class ZarrRows(ArrayRows):
     """Rows of Zarr arrays, read by whole chunks where they are not too large."""
 
-    package = "Zarr"
-
     def __init__(self, place: File, arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
         super().__init__(arrays, {"x": str(place), **names})
         self.place = place
@@ -34,15 +32,13 @@ class ZarrRows(ArrayRows):
         return super()._parts(rows_at_once(self.arrays["x"], block_rows))
 
     def _block(self, start: int, stop: int) -> Block:
-        with damage_named(f"rows {start} to {stop} of {self.place}", self.package):
+        with damage_named(f"rows {start} to {stop} of {self.place}", "arrays"):
             return super()._block(start, stop)
 
 
 def open_rows(reading: Reading) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
     place, names = reading.place, named_roles(reading, reading.read_as)
-    if reading.id:
-        names["id"] = reading.id
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         arrays = {"x": root}
