@@ -70,9 +70,11 @@ def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
     values, dtype = column.to_numpy(), getattr(column.to_native(), "dtype", column.dtype)
     if values.dtype.kind in "biuf" and not hasattr(dtype, "na_value"):
         return values.astype(np.uint8) if values.dtype.kind == "b" else values
+    # Always float64, so that all parts of a table have one type whatever their values.
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
     import pyarrow as pa
 
-    # Always float64, so that all parts of a table have one type whatever their values.
     cells = arrow_of(column, f"Column {column.name!r} of {name}")
     of = pa.types
     are_numbers = (of.is_boolean, of.is_integer, of.is_floating, of.is_null)
@@ -138,8 +140,8 @@ def labels_of(
     if values.ndim != 1 or not len(values):
         return Labels(values, name, first_row)
     # numpy would change missing or mixed labels.
-    may_lack = hasattr(dtype, "na_value") or hasattr(y, "null_count")
-    may_lack |= isinstance(y, np.ma.MaskedArray)
+    may_lack = hasattr(dtype, "na_value") and values.dtype.kind not in "biu"
+    may_lack |= hasattr(y, "null_count") or isinstance(y, np.ma.MaskedArray)
     if may_lack or values.dtype.kind == "O" or (dtype is None and values.dtype.kind == "U"):
         values, missing = _of_objects(y, name)
     else:
@@ -168,13 +170,12 @@ def _of_objects(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
             np.full(len(cells), "", dtype=object) if is_text else np.zeros(len(cells), np.int64)
         )
         return values, missing
-    values = cells.fill_null(given[0]).to_numpy(zero_copy_only=False)
-    if pa.types.is_binary(cells.type):
-        return values.astype(np.bytes_), missing
-    if values.dtype.kind == "O" and not is_text:
+    is_binary = pa.types.is_binary(cells.type)
+    if not (is_text or is_binary or pa.types.is_primitive(cells.type)):
         # Raises the error about objects.
-        label_dtype(values.dtype, name)
-    return values, missing
+        label_dtype(np.dtype(object), name)
+    values = cells.fill_null(given[0]).to_numpy(zero_copy_only=False)
+    return values.astype(np.bytes_) if is_binary else values, missing
 
 
 def plain_dtype(dtype: Any) -> np.dtype:
