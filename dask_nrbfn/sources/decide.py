@@ -27,10 +27,10 @@ _FORMS = re.compile(
     r"[-+]?([$€£¥]\s?)?\d+([.,/:' ]\d+)*(\s?[%$€£¥]|\s[a-zA-Z]{1,3})?|\d{4}-\d\d-\d\d.*"
 )
 GAP = (
-    "Pass `missing`='impute' to fill in missing values, or leave out every row that lacks a value, "
-    "as ingest does with `missing`='drop'. Pass `unlabelled`='' to keep rows without a label "
-    "('nan' for numeric targets). In text tables, texts such as NA and None mark a missing value; "
-    "pass `missing_values`='' if they are values."
+    "Pass `missing`='impute' to fill in missing features, or leave out every row that lacks a "
+    "value, as ingest does with `missing`='drop'. Pass `unlabelled`='' to keep rows without a "
+    "label ('nan' for numeric targets). In text tables, texts such as NA and None mark a missing "
+    "value; pass `missing_values`='' if they are values."
 )
 
 

@@ -150,6 +150,12 @@ def test_frame__missing_value_of_a_nullable_column_is_no_number():
         ingest_arrays(frame, None, MemoryStore())
 
 
+def test_frame__sparse_columns_of_pandas_are_numbers():
+    frame = pd.DataFrame({"a": pd.arrays.SparseArray([0, 1.5]), "y": pd.arrays.SparseArray([0, 1])})
+    dataset = ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
+    assert (dataset.X[:].tolist(), dataset.y[:].tolist()) == ([[0.0], [1.5]], [0, 1])
+
+
 @pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
 def test_frame__two_columns_of_one_name(take):
     with pytest.raises(DataError, match="X has several columns 'a'"):
