@@ -126,7 +126,7 @@ class Scorer:
             check_finite(rows, **place)
             return rows
         # Imports pyarrow, which models without a schema do not need.
-        from dask_nrbfn.sources.stored import check_filled, stored_rows
+        from dask_nrbfn.sources.tables import check_filled, stored_rows
 
         check_finite(rows, **place, gaps=True)
         if not as_stored:

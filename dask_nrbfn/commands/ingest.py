@@ -29,7 +29,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, check_one_kind
+from dask_nrbfn.sources.source import Block, Names, check_one_kind, shown_names
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -207,8 +207,6 @@ def _tell_targets(dataset: Dataset) -> None:
     if not dataset.has_targets:
         columns = ""
         if dataset.schema is not None:
-            from dask_nrbfn.sources.tables import shown_names
-
             names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]
             columns = f" Its columns are {shown_names(names)}."
         logger.info(
@@ -275,7 +273,7 @@ def ingest_arrays(
         source: Source = DaskRows(rows, labels, weights, numbers)
         source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
     else:
-        from dask_nrbfn.sources.stored import schema_of, stored_rows
+        from dask_nrbfn.sources.tables import schema_of, stored_rows
 
         schema = schema or (None if is_scipy(X) else schema_of(X, missing))
         if schema is not None:
@@ -482,7 +480,7 @@ def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
 
 def _stored(X: Any, schema: Schema) -> "da.Array":
     """Return the rows of a dask collection as a schema encodes them, without counting them."""
-    from dask_nrbfn.sources.stored import stored_rows
+    from dask_nrbfn.sources.tables import stored_rows
 
     n_columns, part = len(schema.columns), "a block of X"
     # Raises errors before anything is computed.
@@ -503,8 +501,8 @@ def rows_and_schema(
     import dask
     import dask.array as da
 
-    from dask_nrbfn.sources.stored import decided, needs_schema, surveyed
     from dask_nrbfn.sources.survey import merged
+    from dask_nrbfn.sources.tables import decided, needs_schema, surveyed
 
     if schema is not None or not needs_schema(_no_rows(X), missing):
         return dask_rows(X, schema=schema), schema

@@ -23,8 +23,9 @@ from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
-from dask_nrbfn.sources.anndata import import_anndata, is_anndata, obs_of
-from dask_nrbfn.sources.zarr_arrays import damage_named, is_plain_zarr
+from dask_nrbfn.sources.anndata import import_anndata, obs_of
+from dask_nrbfn.sources.files import damage_named
+from dask_nrbfn.sources.zarr_arrays import zarr_format
 from dask_nrbfn.storage.array import Array, create_array, get_array, read_rows
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows
@@ -456,8 +457,9 @@ class ObsTarget:
     ) -> None:
         self.cells, self.model, self.overwrite = cells, model, overwrite
         self._place = place = file_of(cells)
-        in_obs = (is_directory := place.is_directory()) and is_anndata(place)
-        if not (is_directory and (in_obs or is_plain_zarr(place))):
+        found = zarr_format(place) if place.is_directory() else None
+        in_obs = found == "anndata"
+        if found not in ("anndata", "zarr"):
             raise ParameterError(
                 f"`to` is given, but {cells} is no AnnData store in Zarr and no Zarr group.",
                 "Give such a store, or `out` instead of `to`.",

@@ -16,7 +16,7 @@ from dask_nrbfn.estimators.inputs import (
     is_chunked,
 )
 from dask_nrbfn.estimators.network import ModelEstimator, documented, finished_run, workplace
-from dask_nrbfn.sources.stored import schema_of
+from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model

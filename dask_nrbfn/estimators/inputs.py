@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
-from dask_nrbfn.sources.stored import check_filled, stored_rows
+from dask_nrbfn.sources.tables import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join

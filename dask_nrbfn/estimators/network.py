@@ -39,7 +39,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
 from dask_nrbfn.scorer import Scorer
-from dask_nrbfn.sources.stored import schema_of
+from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.context import FitContext

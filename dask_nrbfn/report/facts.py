@@ -21,8 +21,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
-from dask_nrbfn.stages.bases import source_of
-from dask_nrbfn.stages.neighbor_search import of_searched
+from dask_nrbfn.stages.bases import source_of, with_neighbors
 from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import guess_as_good
 
@@ -244,7 +243,7 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
     """Return the least confident rows."""
     if (values := finished.confidences) is None:
         return []
-    run = of_searched(finished.run)
+    run = with_neighbors(finished.run)
     places = np.argsort(values, kind="stable")[:_MOST_UNSURE]
     columns = {
         "row": name_rows(run, places).tolist(),

@@ -1,8 +1,4 @@
-"""Source formats, each read as a stream of blocks.
-
-The size and types of a source are known before its first block is read, so that a dataset can be
-laid out at once. Most sources hold only a few blocks in memory.
-"""
+"""Source formats, each read as a stream of blocks, whose size and types are known before."""
 
 from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.sources.formats import open_source

@@ -8,20 +8,14 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical, is_scipy
-from dask_nrbfn.sources.arrays import columns_by_name
+from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of, plain_rows
-from dask_nrbfn.sources.source import Reading, named_columns
-from dask_nrbfn.sources.zarr_arrays import ZarrRows, damage_named, named_roles, opened_zarr
+from dask_nrbfn.sources.source import Reading, check_found, named_columns
+from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
 
 logger = logging.getLogger(__name__)
-
-
-class CellRows(ZarrRows):
-    """Cells: features are read in blocks; labels or targets, weights and ids are in memory."""
-
-    package = "AnnData"
 
 
 class _Columns:
@@ -40,18 +34,11 @@ class _Columns:
         return canonical(X) if is_scipy(X) else X
 
 
-def is_anndata(place: File) -> bool:
-    """Return whether a directory is an AnnData store in Zarr: every version has obs and var."""
-    return {entry.name for entry in place.entries()} >= {"obs", "var"}
-
-
-def open_rows(reading: Reading) -> CellRows:
-    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names.
-
-    The features of a schema are found by name, in any order.
-    """
+def open_rows(reading: Reading) -> ZarrRows:
+    """Return the cells of AnnData, with the features of a schema, which are found by name."""
     import_anndata()
-    place, names = reading.place, {"x": "X", "id": "obs_names", **named_roles(reading)}
+    place, before = reading.place, {"x": "X", "id": "obs_names", **reading.read_as}
+    names = named_roles(reading, before)
     with damage_named(place, "AnnData"):
         root = _opened(place)
         obs = obs_of(root, place)
@@ -73,7 +60,7 @@ def open_rows(reading: Reading) -> CellRows:
         elif "y" in names:
             labels = labels_of(_column(obs, names["y"], "y", place), "", name=names["y"])
             arrays["y"] = labels.stored("")
-        source = CellRows(place, arrays, names)
+        source = ZarrRows(place, arrays, names)
     source.feature_names = features or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))
     if targets is not None:
         source.target_names = tuple(name.removeprefix("obs/") for name in targets)
@@ -129,14 +116,9 @@ def _names(frame: Any) -> np.ndarray:
 
 def _column(obs: Any, name: str, option: str, place: File) -> Any:
     """Return a column of obs, of numpy or pandas."""
-    column, known = name.removeprefix("obs/"), list(obs.attrs["column-order"])
-    if column == name or column not in known:
-        listed = ", ".join(f"obs/{column}" for column in known)
-        raise DataError(
-            f"{place} has no column {name!r}; it has {listed or 'none'}.",
-            f"Name an existing column with `{option}`.",
-        )
-    return import_anndata().io.read_elem(obs[column])
+    known = [f"obs/{column}" for column in obs.attrs["column-order"]]
+    check_found([name], known, place, f"Name an existing column with `{option}`.")
+    return import_anndata().io.read_elem(obs[name.removeprefix("obs/")])
 
 
 def _numbers(obs: Any, names: tuple[str, ...], option: str, place: File) -> np.ndarray:
@@ -151,11 +133,7 @@ def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
     """Return an array, or rows in CSR, that is read as ``x[a:b]``; and the names in var."""
     known = [name for name in ("X", "raw/X") if name in root]
     known += [f"{at}/{key}" for at in ("layers", "obsm") if at in root for key in sorted(root[at])]
-    if name not in known:
-        raise DataError(
-            f"{place} has no matrix {name!r}; it has {', '.join(known) or 'none'}.",
-            "Name an existing matrix with `x`.",
-        )
+    check_found([name], known, place, "Name an existing matrix with `x`.", "matrix")
     x = root[name]
     encoding = x.attrs.get("encoding-type")
     if encoding == "csr_matrix":

@@ -1,23 +1,18 @@
-"""Arrays as columns of one table: one array for each role, read by slices of rows.
-
-The arrays are in memory, in .npy files, which are mapped, or in one .npz file, which is loaded.
-Labels, targets and weights of .npy files, and of a sparse matrix that `scipy.sparse.save_npz`
-wrote, are other .npy files.
-"""
+"""Rows of arrays in memory, in .npy files, which are mapped, or in one .npz file."""
 
 import logging
 import math
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, unmasked
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     check_weight_dtype,
@@ -32,34 +27,23 @@ from dask_nrbfn.sources.source import (
     Reading,
     Source,
     check_apart,
+    check_found,
     check_size,
     numbered_targets,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from dask_nrbfn.numeric.rows import Rows
-
 logger = logging.getLogger(__name__)
 
-
-class _Role(NamedTuple):
-    """The least and most dimensions of an array, its stored type, and what each row has."""
-
-    least: int
-    most: float
-    stored: Callable[[np.dtype, str], np.dtype]
-    noun: str
-    shapes: str = "(n,)"
+_NUMPY = "a numpy file of numbers or text"
 
 
+# The least and most dimensions of an array, its stored type, what each row has, and its shape.
 _ROLES = {
-    "x": _Role(2, math.inf, feature_dtype, "list of features", "(n, p)"),
-    "y": _Role(1, 1, label_dtype, "label"),
-    "target": _Role(1, 2, feature_dtype, "target", "(n,) or (n, q)"),
-    "weights": _Role(1, 1, check_weight_dtype, "weight"),
-    "id": _Role(1, 1, label_dtype, "id"),
+    "x": (2, math.inf, feature_dtype, "list of features", "(n, p)"),
+    "y": (1, 1, label_dtype, "label", "(n,)"),
+    "target": (1, 2, feature_dtype, "target", "(n,) or (n, q)"),
+    "weights": (1, 1, check_weight_dtype, "weight", "(n,)"),
+    "id": (1, 1, label_dtype, "id", "(n,)"),
 }
 
 
@@ -95,17 +79,18 @@ class ArrayRows(Source):
 
     def _stored(self, role: str) -> np.dtype:
         """Return the type that an array is stored as, if it has one and a shape of its role."""
-        of, array, name, x = _ROLES[role], self.arrays[role], self.names[role], self.names["x"]
-        shape, noun = array.shape, of.noun
-        if not of.least <= len(shape) <= of.most or 0 in shape[1:]:
-            raise DataError(f"{name} has shape {shape}.", f"Write one {noun} per row: {of.shapes}.")
+        least, most, stored_as, noun, shapes = _ROLES[role]
+        array, name, x = self.arrays[role], self.names[role], self.names["x"]
+        shape = array.shape
+        if not least <= len(shape) <= most or 0 in shape[1:]:
+            raise DataError(f"{name} has shape {shape}.", f"Write one {noun} per row: {shapes}.")
         n_rows = self.arrays["x"].shape[0]
         if shape[0] != n_rows:
             raise DataError(
                 f"{name} has {shape[0]} rows but {x} has {n_rows}.",
                 f"Write {name} with one {noun} per row of {x}.",
             )
-        return of.stored(array.dtype, name)
+        return stored_as(array.dtype, name)
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         for start in range(0, self.n_rows, block_rows):
@@ -135,14 +120,7 @@ def columns_by_name(
     wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str
 ) -> list[int]:
     """Return the index of each feature of a model among the features found, each of them once."""
-    counts = Counter(found)
-    if wrong := [name for name in wanted if counts[name] != 1]:
-        listed = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if wrong[3:] else "")
-        raise DataError(
-            f"{origin} lacks or repeats {listed}, of {len(wanted)} features the model was trained "
-            f"on; its features begin with {', '.join(found[:20])}.",
-            remedy,
-        )
+    check_found(wanted, found, origin, remedy)
     logger.info("%d of %d features of %s are used, by name.", len(wanted), len(found), origin)
     places = {name: j for j, name in enumerate(found)}
     return [places[name] for name in wanted]
@@ -153,10 +131,10 @@ class ArraySource(ArrayRows):
 
     def __init__(
         self,
-        X: "Rows | ArrayLike",
-        y: "ArrayLike | None" = None,
-        weights: "ArrayLike | None" = None,
-        target: "ArrayLike | None" = None,
+        X: Rows | ArrayLike,
+        y: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        target: ArrayLike | None = None,
     ) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         super().__init__({role: _in_memory(values) for role, values in given.items()})
@@ -173,7 +151,7 @@ def open_rows(reading: Reading) -> ArrayRows:
         return _with_columns(reading, NpyFiles(reading.files))
     with (
         place.local() as path,
-        _damage_named(place),
+        damage_named(place, _NUMPY),
         # numpy leaves a file open that is no zip file.
         open(path, "rb") as stream,
         np.load(stream, allow_pickle=False) as loaded,
@@ -184,23 +162,20 @@ def open_rows(reading: Reading) -> ArrayRows:
         if reading.x is None and {"data", "format", "shape"} <= {*loaded.files}:
             matrix = _matrix(path)
         else:
-            names = _names(reading, loaded.files)
+            usual = {"x": "X", "y": "y"} if "y" in loaded.files else {"x": "X"}
+            names = named_roles(reading, usual)
+            for role, name in names.items():
+                remedy = f"Name an existing array with `{role}`."
+                check_found([name], loaded.files, place, remedy, "array")
             return ArrayRows({role: loaded[name] for role, name in names.items()}, names)
     return _with_columns(reading, matrix)
 
 
-def _names(reading: Reading, members: list[str]) -> dict[str, str]:
-    """Return the member of each role: the one that is named, or the usual one."""
-    usual = {"x": "X"} if "y" not in members or reading.target else {"x": "X", "y": "y"}
-    given = {role: getattr(reading, role) for role in ("x", "y", "target", "weights")}
-    names = usual | {role: name for role, name in given.items() if name is not None}
-    for role, name in names.items():
-        if name not in members:
-            raise DataError(
-                f"{reading.place} has no array {name!r}; it has {', '.join(members) or 'none'}.",
-                f"Name an existing array with `{role}`.",
-            )
-    return names
+def named_roles(reading: Reading, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the name of each role: as given, or else as before."""
+    if reading.y or reading.target:
+        before = {role: name for role, name in before.items() if role not in ("y", "target")}
+    return {role: name for role in _ROLES if (name := getattr(reading, role) or before.get(role))}
 
 
 def _matrix(path: str) -> Any:
@@ -256,11 +231,5 @@ class NpyFiles:
 
 
 def _mapped(name: str, path: str) -> np.ndarray:
-    with _damage_named(name):
+    with damage_named(name, _NUMPY):
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
-
-
-def _damage_named(name: object) -> AbstractContextManager[None]:
-    # numpy, zipfile and scipy have no common error for bytes that they cannot read.
-    problem = f"{name} is damaged or not a numpy file of numbers or text"
-    return damage_named(problem, "Write the file again.", Exception)

@@ -1,9 +1,4 @@
-"""The allowed types of features, targets and weights of every source, and how they are stored.
-
-Features are numbers; true and false become 1 and 0. Numeric targets follow the same rule and become
-float64. Labels are whole numbers, true and false (as 1 and 0), or text; other numbers are not
-labels.
-"""
+"""The allowed types of features, targets, labels and weights of every source as they are stored."""
 
 from contextlib import suppress
 from decimal import Decimal
@@ -33,11 +28,7 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """Return the type of values in CSR: float32, or float64 if float32 cannot hold all of `dtype`.
-
-    >>> [str(sparse_dtype(np.dtype(of), "X")) for of in ("bool", "int16", "int32", "float64")]
-    ['float32', 'float32', 'float64', 'float64']
-    """
+    """Return the type of values in CSR: float32, or float64 if float32 does not hold `dtype`."""
     return np.result_type(feature_dtype(dtype, name), np.float32)
 
 
@@ -67,11 +58,7 @@ def _wrong(dtype: np.dtype, name: str, remedy: str) -> DataError:
 
 
 def means_empty(unlabelled: int | str | float | None) -> bool:
-    """Return whether empty cells mean a missing label: they do if the marker is "" or nan.
-
-    >>> [means_empty(mark) for mark in ("", "nan", np.nan, -1, None)]
-    [True, True, True, False, False]
-    """
+    """Return whether empty cells mean a missing label: they do if the marker is "" or nan."""
     return unlabelled is not None and str(unlabelled).strip().lower() in ("", "nan")
 
 
@@ -80,10 +67,7 @@ def checked_mark(
     y_dtype: np.dtype | None,
     target_names: tuple[str, ...] | None,
 ) -> int | str | float | None:
-    """Return the marker for a missing label, of the type that labels or targets are stored as.
-
-    Where empty cells mean a missing label, it is `NO_LABEL` for whole numbers, NaN for targets.
-    """
+    """Return the marker for a missing label, of the type that labels or targets are stored as."""
     if unlabelled is None:
         return None
     if y_dtype is None:

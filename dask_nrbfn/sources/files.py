@@ -21,10 +21,7 @@ from dask_nrbfn.errors import (
 
 @dataclass(frozen=True)
 class File:
-    """A file or directory: its local path, or its URL with options of fsspec.
-
-    storage_options: never shown in a text.
-    """
+    """A file or directory: its local path, or its URL with options that no text shows."""
 
     path: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
@@ -163,15 +160,14 @@ def data_files(directory: File) -> list[File]:
 
 
 @contextmanager
-def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterator[None]:
-    """Raise DamagedDataError instead of a library's error about bytes that it cannot read.
-
-    problem, remedy: texts of the error; the text of the library's error is added to `problem`.
-    *causes: errors of the library, without PermissionError and MemoryError.
-    """
+def damage_named(
+    place: object, what: str, remedy: str = "Check the path, or write the data again."
+) -> Iterator[None]:
+    """Raise DamagedDataError in place of any error of a library that cannot read `what`."""
     try:
         yield
     except (NRBFNError, PermissionError, MemoryError):
         raise
-    except causes as error:
-        raise DamagedDataError(f"{problem}: {error}.", remedy) from error
+    # numpy, zarr, h5py, anndata and xarray have no common error for bytes that they cannot read.
+    except Exception as error:
+        raise DamagedDataError(f"{place} cannot be read as {what}: {error}.", remedy) from error

@@ -9,13 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File, data_files
-
-if TYPE_CHECKING:
-    from dask_nrbfn.sources.source import Reading, Source
+from dask_nrbfn.sources.source import Reading, Source, check_one_kind
+from dask_nrbfn.sources.zarr_arrays import zarr_format
 
 
 class Format(NamedTuple):
@@ -34,7 +33,7 @@ JSON = tuple(suffix + packed for suffix in (".json", ".jsonl", ".ndjson") for pa
 _TEXT = tuple(suffix + packed for suffix in (".csv", ".tsv", ".txt") for packed in _PACKED)
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
-    *("missing", "missing_values", "max_categories", "schema"),
+    *("missing", "missing_values", "max_categories", "schema", "sql"),
 )
 FORMATS = {
     "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
@@ -46,6 +45,9 @@ FORMATS = {
     "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
 }
 """Every format by name. A file with an unknown suffix is a text table."""
+_OPTIONS = dict.fromkeys(option for each in FORMATS.values() for option in each.options)
+# A schema decides these.
+_OF_NO_SCHEMA = ("columns", "drop", "categorical", "numeric", "date", "missing", "max_categories")
 
 SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
 # Files that are not text.
@@ -59,17 +61,8 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     sql: str | None = None,
     **options: Any,
-) -> "Source":
-    """Return the rows of a file, a directory, a store, a query, a relation, a frame or a reader.
-
-    source: files of a directory have one suffix and are read in the order of their names. Parquet
-        files may be in subdirectories key=value, whose keys become columns.
-    storage_options: arguments of the fsspec file system that opens a URL.
-    sql: a query of the source, which is its table "source" or, for databases, has its own tables.
-    **options: attributes of `Reading`.
-    """
-    from dask_nrbfn.sources.source import Reading, check_one_kind
-
+) -> Source:
+    """Return the rows of a source, as `ingest_file` and the attributes of `Reading` describe it."""
     if hasattr(source, "store_path"):
         # An open Zarr group or array.
         source = str(source.store_path)
@@ -78,17 +71,16 @@ def open_source(
                 f"source is the open Zarr group {source}.",
                 "Pass its URL, or pass dask.array.from_zarr of its arrays to ingest_arrays.",
             )
-    given: dict[str, Any] = {"query": sql, "storage_options": storage_options or {}}
-    if isinstance(source, str | os.PathLike) and not is_query(source):
-        given["place"] = _place(source, storage_options)
-    elif (source is None) == (sql is None):
+    query = source if is_query(source) else sql
+    is_place = isinstance(source, str | os.PathLike) and query is not source
+    if not is_place and (source is None) == (sql is None):
         raise ParameterError(
             "no source is given, or `sql` is given for rows that are not a file.",
             "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
-    elif source is not None:
-        given["query" if is_query(source) else "rows"] = source
-    reading = Reading(**given, **options)
+    place = _place(source if is_place else "", storage_options)
+    rows = None if is_place or query is not None else source
+    reading = Reading(place=place, sql=query, rows=rows, **options)
     name, files = _recognized(reading)
     _check_options(reading, name)
     check_one_kind("y", reading.y, reading.target)
@@ -120,29 +112,14 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
             return not place.is_remote or by_name
     except MissingDataError:
         return by_name
-    kind = _zarr_format(place)
-    if kind is not None:
-        return kind != ""
-    return any(each.suffix in SUFFIXES or "=" in each.name for each in place.entries())
+    return zarr_format(place) != ""
 
 
 def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
     return File(os.fspath(source).removeprefix("file://"), storage_options or {})
 
 
-def _zarr_format(place: File) -> str | None:
-    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
-    from dask_nrbfn.sources.anndata import is_anndata
-    from dask_nrbfn.sources.zarr_arrays import is_plain_zarr
-
-    if {entry.name for entry in place.entries()}.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
-        return None
-    if is_anndata(place):
-        return "anndata"
-    return "zarr" if is_plain_zarr(place) else ""
-
-
-def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
+def _recognized(reading: Reading) -> tuple[str, Sequence[File]]:
     """Return the name of the format of a place, and its files."""
     place = reading.place
     if not place.path:
@@ -151,7 +128,7 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
         return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
-    kind = _zarr_format(place) if is_directory else None
+    kind = zarr_format(place) if is_directory else None
     if kind == "":
         raise DataError(
             f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
@@ -174,17 +151,24 @@ def _recognized(reading: "Reading") -> tuple[str, Sequence[File]]:
     return name, files
 
 
-def _check_options(reading: "Reading", name: str) -> None:
+def _check_options(reading: Reading, name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
-    taken, given, place = FORMATS[name].options, reading.given, reading.place.path or "the rows"
-    if reading.query is not None and FORMATS[name].module != "tables":
-        raise ParameterError(f"{place} has no table.", "Leave `sql` out, or give a table.")
-    if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
-        # Arrays have the columns of a plain schema, in the same order.
-        del given["schema"]
-    for option, value in given.items():
-        if option not in taken:
+    taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
+    # A class has the defaults of a dataclass.
+    values = {option: getattr(reading, option) for option in _OPTIONS}
+    defaults = {option: getattr(type(reading), option) for option in _OPTIONS}
+    given = [option for option in _OPTIONS if values[option] not in (None, defaults[option])]
+    both = [option for option in given if option in _OF_NO_SCHEMA]
+    if schema is not None and both:
+        raise ParameterError(
+            f"`{both[0]}` and `schema` are both given.", f"Leave out `{both[0]}` or `schema`."
+        )
+    # Arrays have the columns of a plain schema, in the same order.
+    passed = ("schema",) if schema is not None and schema.is_plain else ()
+    for option in given:
+        if option not in (*taken, *passed):
+            shown = "FILE" if option == "schema" else values[option]
             raise ParameterError(
-                f"`{option}`={value} does not go with {place}, whose format is {name}.",
+                f"`{option}`={shown} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )

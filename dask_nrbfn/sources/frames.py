@@ -1,10 +1,6 @@
 """Input of Python users: frames of any library, and labels of any type, as numbers and text."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import narwhals as nw
@@ -13,32 +9,26 @@ import numpy as np
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import unmasked
 from dask_nrbfn.sources.dtypes import (
-    LABEL_RULE,
     NO_LABEL,
     STRING,
     label_dtype,
     means_empty,
     to_labels,
 )
+from dask_nrbfn.sources.source import check_found
 
 
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest."""
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
-    except nw.exceptions.DuplicateError as error:
+        names = frame.columns if isinstance(frame, nw.DataFrame) else ()
+    except nw.exceptions.DuplicateError:
         # The `columns` of an Arrow table are not names.
-        raise _same_name(getattr(X, "column_names", None) or X.columns, name) from error
-    if not isinstance(frame, nw.DataFrame):
-        return None
-    if len({*map(str, frame.columns)}) < len(frame.columns):
-        raise _same_name(frame.columns, name)
-    return frame
-
-
-def _same_name(names: Iterable[Any], name: str) -> DataError:
-    twice = Counter(map(str, names)).most_common(1)[0][0]
-    return DataError(f"{name} has several columns named {twice!r}.", "Rename the columns.")
+        names = getattr(X, "column_names", None) or X.columns
+    names = [*map(str, names)]
+    check_found(names, names, name, "Rename the columns.")
+    return frame if isinstance(frame, nw.DataFrame) else None
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:
@@ -76,32 +66,50 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
 
 def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
-    """Return the numbers of a column (n,).
-
-    Types of pandas that may lack values become float64 whatever their values, so that all parts of
-    a table have one type.
-    """
+    """Return the numbers of a column (n,), NaN where missing."""
     values, dtype = column.to_numpy(), getattr(column.to_native(), "dtype", column.dtype)
-    # Without rows, numbers as objects look like text.
-    may_be_numbers = column.dtype != nw.String or isinstance(dtype, np.dtype)
-    if values.dtype.kind == "O" and may_be_numbers and all(map(_is_number, values)):
-        values = np.array([np.nan if _is_missing(value) else value for value in values], float)
-    if values.dtype.kind not in "biuf":
+    if values.dtype.kind in "biuf" and not hasattr(dtype, "na_value"):
+        return values.astype(np.uint8) if values.dtype.kind == "b" else values
+    # Always float64, so that all parts of a table have one type whatever their values.
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    import pyarrow as pa
+
+    cells = arrow_of(column, f"Column {column.name!r} of {name}")
+    of = pa.types
+    are_numbers = (of.is_boolean, of.is_integer, of.is_floating, of.is_null)
+    # Without rows, dask does not know what the categories are.
+    is_unknown = not len(cells) and column.dtype == nw.Categorical
+    if not (is_unknown or any(check(cells.type) for check in are_numbers)):
         raise DataError(
             f"Column {column.name!r} of {name} has type {dtype}, which is not a number.",
             f"Leave the column out, or encode it, as pandas.get_dummies({name}) does.",
         )
-    if hasattr(dtype, "na_value"):
-        return values.astype(np.float64)
-    return values.astype(np.uint8) if values.dtype.kind == "b" else values
+    return cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def arrow_of(values: Any, place: str) -> Any:
+    """Return a column of a frame or array as an Arrow array, without categories and float16."""
+    import pyarrow as pa
+
+    try:
+        is_column = isinstance(values, nw.Series)
+        cells = values.to_arrow() if is_column else pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        raise DataError(
+            f"{place} has values of several types, or of an unknown type ({error}).",
+            "Convert them to one type, such as float or str.",
+        ) from error
+    if pa.types.is_float16(cells.type):
+        return cells.cast(pa.float32())
+    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of one type, as `labels_of` returns them.
+    """Labels of one type (n,): truth, numbers, or text as U or objects.
 
-    values (n,): truth, numbers, or text as U or objects; where a label is missing, another label.
-    missing (n,): which labels are missing; None: none.
+    missing (n,): which labels are missing, and have another value here; None: none.
     """
 
     values: Any
@@ -127,66 +135,47 @@ class Labels:
 def labels_of(
     y: Any, unlabelled: int | str | float | None = None, *, name: str = "y", first_row: int = 0
 ) -> Labels:
-    """Return labels (n,) of objects, categories, nullable types, bytes or masked arrays.
-
-    Missing labels are an error unless `unlabelled` means empty cells. Errors give `name`, and count
-    rows from `first_row`.
-    """
-    values, may_lack = _as_array(y), means_empty(unlabelled)
-    if values.ndim != 1:
-        return Labels(values, name, first_row)
-    missing = np.zeros(len(values), dtype=bool)
-    if values.dtype.kind == "O":
-        missing = np.array([*map(_is_missing, values)], dtype=bool)
-    elif values.dtype.kind == "f" and may_lack:
-        missing = np.isnan(values)
-    if missing.any():
-        if not may_lack:
-            row = first_row + int(missing.argmax())
-            raise DataError(
-                f"{name} has no label in row {row} (the first is 0).", "Leave the row out."
-            )
-        another = 0 if missing.all() else values[~missing][0]
-        values = values.copy()
-        values[missing] = another
-    values = _of_one_type(values, name, first_row)
-    return Labels(values, name, first_row, missing if missing.any() else None)
-
-
-def _as_array(y: Any) -> np.ndarray:
-    """Return labels as an array; as objects if numpy would change missing or mixed labels."""
-    if isinstance(y, np.ma.MaskedArray) and np.ma.is_masked(y):
-        values = y.data.astype(object)
-        values[np.ma.getmaskarray(y)] = None
-        return values
+    """Return labels (n,); missing ones are an error unless `unlabelled` means empty cells."""
     values, dtype = np.asarray(y), getattr(y, "dtype", None)
-    is_list_of_text = dtype is None and values.dtype.kind in "SU"
-    return np.array(y, dtype=object) if is_list_of_text or hasattr(dtype, "na_value") else values
-
-
-def _of_one_type(values: np.ndarray, name: str, first_row: int) -> np.ndarray:
-    """Return bytes and objects that are numbers, truth or text as an array of that type."""
+    if values.ndim != 1 or not len(values):
+        return Labels(values, name, first_row)
+    # numpy would change missing or mixed labels.
+    may_lack = hasattr(dtype, "na_value") and values.dtype.kind not in "biu"
+    may_lack |= hasattr(y, "null_count") or isinstance(y, np.ma.MaskedArray)
+    if may_lack or values.dtype.kind == "O" or (dtype is None and values.dtype.kind == "U"):
+        values, missing = _of_objects(y, name)
+    else:
+        missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
     if values.dtype.kind in "ST":
-        return to_labels(values, name, first_row=first_row).astype(object)
-    if values.dtype.kind != "O" or not len(values):
-        return values
-    labels = values.tolist()
-    is_text = [isinstance(label, str) for label in labels]
-    if all(is_text):
-        return values
-    if any(is_text):
-        row = is_text.index(False)
-        raise DataError(
-            f"{name} has the label {labels[row]!r} among text in row {first_row + row} (the first "
-            "is 0).",
-            LABEL_RULE,
+        values = to_labels(values, name, first_row=first_row).astype(object)
+    if not missing.any():
+        return Labels(values, name, first_row)
+    if not means_empty(unlabelled):
+        row = first_row + int(missing.argmax())
+        raise DataError(f"{name} has no label in row {row} (the first is 0).", "Leave the row out.")
+    if values.dtype.kind == "f":
+        values = np.where(missing, 0, values)
+    return Labels(values, name, first_row, missing)
+
+
+def _of_objects(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels (n,) of one type, with another label where missing, and which are missing."""
+    import pyarrow as pa
+
+    cells = arrow_of(y, name)
+    missing, given = cells.is_null().to_numpy(zero_copy_only=False), cells.drop_null()
+    is_text = cells.type in (pa.string(), pa.large_string())
+    if not len(given):
+        values = (
+            np.full(len(cells), "", dtype=object) if is_text else np.zeros(len(cells), np.int64)
         )
-    if all(isinstance(label, bytes) for label in labels):
-        return _of_one_type(np.array(labels), name, first_row)
-    if not all(map(_is_number, labels)):
+        return values, missing
+    is_binary = pa.types.is_binary(cells.type)
+    if not (is_text or is_binary or pa.types.is_primitive(cells.type)):
         # Raises the error about objects.
-        label_dtype(values.dtype, name)
-    return np.array(labels)
+        label_dtype(np.dtype(object), name)
+    values = cells.fill_null(given[0]).to_numpy(zero_copy_only=False)
+    return values.astype(np.bytes_) if is_binary else values, missing
 
 
 def plain_dtype(dtype: Any) -> np.dtype:
@@ -196,14 +185,3 @@ def plain_dtype(dtype: Any) -> np.dtype:
     if isinstance(dtype, np.dtype):
         return dtype
     return np.dtype(getattr(dtype, "numpy_dtype", object))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | np.bool_) or _is_missing(value)
-
-
-def _is_missing(value: Any) -> bool:
-    # The missing values of pandas are neither true nor false, and equal nothing.
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and math.isnan(value)

@@ -6,23 +6,25 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.request import pathname2url
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
-from dask_nrbfn.sources.source import MISSING_VALUES, Reading
+from dask_nrbfn.sources.frames import arrow_of, as_frame
+from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -52,11 +54,7 @@ def literal(value: object) -> str:
 
 
 def kind_of(type_name: str) -> Kind | None:
-    """Return the kind of values of an SQL type; None if a feature cannot have the type.
-
-    >>> [kind_of(name) for name in ("BIGINT", "DECIMAL(9,2)", "TIMESTAMP_NS", "BLOB", "INT[]")]
-    ['number', 'number', 'date', None, None]
-    """
+    """Return the kind of values of an SQL type; None if a feature cannot have the type."""
     name = type_name.partition("(")[0]
     if type_name.endswith("]"):
         return None
@@ -111,12 +109,7 @@ class Table:
             # The time of an optimizer grows with the square of the columns.
             both = "'statistics_propagation,common_subexpressions'"
             connection.execute(f"SET disabled_optimizers = {both}")
-        if len({*named}) < len(named):
-            twice, _ = Counter(named).most_common(1)[0]
-            raise DataError(
-                f"{origin} has several columns named {twice!r}.",
-                "Give each column a different name.",
-            )
+        check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
         types = dict(zip(named, map(str, rows.types), strict=True))
         return cls(origin=origin, relation=rows, connection=connection, types=types, **options)
@@ -130,21 +123,9 @@ class Table:
         """Return the SQL of a column."""
         return self.relation.columns[self.names.index(name)]
 
-    def type_of(self, name: str) -> str:
-        """Return the type of a column, or the one that its text was found to have."""
-        return self.found.get(name, self.types[name])
-
-    def aggregate(self, expressions: Sequence[str]) -> tuple[Any, ...]:
-        """Return the values of aggregates, in one pass."""
-        rows = self.relation.aggregate(", ".join(expressions))
+    def first_row(self, rows: Any) -> tuple[Any, ...]:
+        """Return the first row of a relation of few rows that was made of this one."""
         return tuple(self._ran(rows.fetchall)[0])
-
-    def first_cell(self, name: str, condition: str) -> tuple[int, object]:
-        """Return the first row that meets a condition, and its cell of a column."""
-        wanted = f"row_number() OVER () - 1, {self.column(name)}, {condition} AS is_met"
-        rows = self.relation.project(wanted).filter("is_met").limit(1)
-        row, cell, _ = self._ran(rows.fetchall)[0]
-        return row, cell
 
     def batches(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
@@ -155,10 +136,6 @@ class Table:
         with rows:
             while (batch := self._ran(lambda: next(rows, None))) is not None:
                 yield batch
-
-    def filtered(self, condition: str) -> Self:
-        """Return the table of the rows that meet a condition."""
-        return replace(self, relation=self.relation.filter(condition))
 
     def _ran(self, call: Callable[[], Any]) -> Any:
         with explained(self.origin):
@@ -216,12 +193,23 @@ def connected() -> duckdb.DuckDBPyConnection:
 
 
 def table_of(reading: Reading) -> Table:
-    """Return the table that a query or files of one suffix hold."""
-    connection, suffix = connected(), reading.place.suffix
+    """Return the table of a query, of files of one suffix, or of rows in memory."""
+    rows, suffix = reading.rows, reading.place.suffix
+    if isinstance(rows, duckdb.DuckDBPyRelation):
+        return Table.of("the relation", rows, marks=reading.marks())
+    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
+        return table_in_memory(rows, "the frame", marks=reading.marks())
+    if rows is not None:
+        raise ParameterError(
+            f"source is of type {type(rows).__name__}.",
+            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
+            "`ingest_arrays` takes arrays.",
+        )
+    connection = connected()
     is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
-    origin = _QUERY if reading.query else str(reading.place)
-    if reading.query is not None:
-        _check_query(connection, reading.query)
+    origin = _QUERY if reading.sql else str(reading.place)
+    if reading.sql is not None:
+        _check_query(connection, reading.sql)
     elif suffix in DUCKDB + SQLITE:
         raise ParameterError(
             f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
@@ -235,9 +223,67 @@ def table_of(reading: Reading) -> Table:
     return Table.of(origin, relation, connection, marks=reading.marks(), found=found)
 
 
+def table_in_memory(
+    X: Any,
+    name: str,
+    schema: Schema | None = None,
+    *,
+    marks: tuple[str, ...] = (),
+    kept: NDArray[np.bool_] | None = None,
+) -> Table:
+    """Return the kept rows of a frame or of an array with a schema's columns, or a reader."""
+    connection = connected()
+    with explained(name):
+        if isinstance(X, pa.RecordBatchReader):
+            connection.from_arrow(X).create("rows")
+            return Table.of(name, connection.table("rows"), connection, marks=marks)
+        columns = _columns(X, name, schema)
+        # DuckDB does not tell names apart that differ only in case.
+        cells = pa.table({f"c{j}": column for j, column in enumerate(columns.values())})
+        # Weights of another shape are refused where they are used.
+        if kept is not None and kept.shape == (cells.num_rows,):
+            cells = cells.filter(pa.array(kept))
+        rows = connection.from_arrow(cells)
+        return Table.of(name, rows, connection, names=[*columns], marks=marks)
+
+
+def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
+    """Return the columns of a frame or array by their names."""
+    frame = as_frame(X, name)
+    if frame is not None:
+        columns = {column.name: column for column in frame.iter_columns()}
+    else:
+        # Masked cells have no value.
+        rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
+        if rows.ndim != 2:
+            raise DataError(
+                f"{name} has shape {rows.shape}.",
+                "Give a frame in memory, or a dense array with two dimensions.",
+            )
+        columns = dict(zip(_array_names(rows.shape[1], name, schema), rows.T, strict=True))
+    return {
+        str(label): arrow_of(column, f"Column {label!r} of {name}")
+        for label, column in columns.items()
+    }
+
+
+def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
+    """Return the names of the columns of an array: their numbers, or those of a schema."""
+    numbered = [f"x{j}" for j in range(n_columns)]
+    names = [] if schema is None else [column.name for column in schema.columns]
+    if schema is None or {*numbered} == {*names, *schema.ignored}:
+        return numbered
+    if len(names) != n_columns:
+        raise DataError(
+            f"{name} has {n_columns} columns, but the model was trained on {len(names)}.",
+            "Give a frame, or an array, with the columns of the training rows.",
+        )
+    return names
+
+
 def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     """Return the rows of a query, or of files whose columns have types."""
-    query, place = reading.query, reading.place
+    query, place = reading.sql, reading.place
     if query is None:
         return _of_files(connection, reading)
     if place.suffix in SQLITE:
@@ -247,7 +293,7 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
     elif reading.files:
         return _once(connection, _of_files(connection, reading).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
-        _register(connection, File(f"{protocol}://", reading.storage_options))
+        _register(connection, File(f"{protocol}://", place.storage_options))
     return _once(connection, connection.sql(query), query)
 
 
@@ -271,9 +317,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
     options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
-    if label is not None and (label, "BOOLEAN") in zip(
-        rows.columns, map(str, rows.types), strict=True
-    ):
+    if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
         # Labels yes and no are text.
         options += f", types = {{{literal(label)}: 'VARCHAR'}}"
         rows = connection.sql(f"FROM read_csv({paths}, {options})")

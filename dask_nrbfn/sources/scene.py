@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of
-from dask_nrbfn.sources.source import Block, Reading, Source, check_size, named_columns
+from dask_nrbfn.sources.source import Block, Reading, Source, check_found, check_size, named_columns
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,9 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Number of pixels that are read at once, unless a chunk has more. Fewer are not worth a request.
 BOX_PIXELS = 2**16
-
-# Errors of xarray and its engines about files that they cannot read.
-_UNREADABLE = (ImportError, ValueError, KeyError, TypeError, OSError, RuntimeError)
 
 # Consecutive pixels along each dimension of the pixels.
 Box = tuple[slice, ...]
@@ -62,11 +59,8 @@ class Scene:
             by_rank = sorted(arrays, key=lambda each: -each.ndim)
             dims = dict.fromkeys(str(dim) for each in by_rank for dim in each.dims)
             what = f"{', '.join(variables)} in {place}"
-            if missing := [dim for dim in along if dim not in dims]:
-                raise DataError(
-                    f"{what} has the dimensions {', '.join(dims) or 'none'}, not {missing[0]}.",
-                    "Name existing dimensions with `feature_dim`, with commas between several.",
-                )
+            remedy = "Name existing dimensions with `feature_dim`, with commas between several."
+            check_found(along, [*dims], what, remedy, "dimension")
             sizes = {dim: stored.sizes[dim] for dim in dims if dim not in along}
             kinds = (dtypes.feature_dtype(each.dtype, str(each.name)) for each in arrays)
             names = tuple(_feature_names(arrays, along))
@@ -93,9 +87,7 @@ class Scene:
         lengths = {dim: each.stop - each.start for dim, each in places.items()}
         parts = []
         for name in names or self.variables:
-            problem = f"{name} in {self.place} cannot be read"
-            remedy = "Restore the damaged chunk from a copy, or write the scene again."
-            with damage_named(problem, remedy, *_UNREADABLE):
+            with damage_named(f"{name} in {self.place}", "an array of xarray"):
                 values: Any = stored[name].variable.isel(places, missing_dims="ignore").compute()
             along = {dim: values.sizes[dim] for dim in self.feature_dims if dim in values.sizes}
             part = values.set_dims({**lengths, **along}).to_numpy()
@@ -104,12 +96,8 @@ class Scene:
 
 
 def _variable(stored: "xr.Dataset", name: str, option: str, place: File) -> "xr.DataArray":
-    if name not in stored.variables:
-        names = ", ".join(map(str, stored.data_vars)) or "none"
-        raise ParameterError(
-            f"`{option}` is {name}, but the variables of {place} are {names}.",
-            f"Name an existing variable with `{option}`.",
-        )
+    remedy = f"Name an existing variable with `{option}`."
+    check_found([name], [*map(str, stored.variables)], place, remedy, "variable")
     return stored[name]
 
 
@@ -140,10 +128,7 @@ def _feature_names(arrays: "list[xr.DataArray]", along: tuple[str, ...]) -> Iter
 
 @dataclass(kw_only=True)
 class PixelSource(Source):
-    """Pixels as rows, box by box, without pixels that lack a feature, or a label without marker.
-
-    columns: the variable of the labels, or those of the `target_names`.
-    """
+    """Pixels as rows, box by box, without pixels that lack a feature, or a label without marker."""
 
     scene: Scene
     columns: tuple[str, ...]
@@ -178,10 +163,7 @@ class PixelSource(Source):
 
 
 def open_rows(reading: Reading) -> PixelSource:
-    """Return the pixels of a scene as rows; reads the scene once to count them.
-
-    The ids of the rows number all pixels of the scene, in the order of its dimensions.
-    """
+    """Return pixels, counted in one pass; ids number all pixels in the order of the dimensions."""
     scene = Scene.at(reading.place, reading.names("variable") or (), reading.feature_dim)
     targets = reading.names("target")
     columns = targets or (() if reading.label is None else (reading.label,))
@@ -190,12 +172,9 @@ def open_rows(reading: Reading) -> PixelSource:
     with open_scene(scene.place) as stored:
         for name in columns:
             array = _variable(stored, name, "target" if targets else "label", scene.place)
-            if not {*array.dims} <= {*scene.sizes}:
-                raise DataError(
-                    f"{name} has the dimensions {', '.join(map(str, array.dims))}, but the pixels "
-                    f"have {', '.join(scene.sizes)}.",
-                    f"Give {name} with some or all dimensions of the pixels.",
-                )
+            remedy = f"Give {name} with some or all dimensions of the pixels."
+            dims, grid = [*map(str, array.dims)], "the grid of the pixels"
+            check_found(dims, [*scene.sizes], grid, remedy, "dimension")
             # xarray reads the text of netCDF as Python objects.
             y_dtype = check(dtypes.STRING if array.dtype == object else array.dtype, name)
             is_boolean = not targets and array.dtype == np.bool_
@@ -235,8 +214,7 @@ def open_scene(place: File) -> "xr.Dataset":
         "Give a file whose dimensions have names. dask-nrbfn[xarray] installs xarray and h5netcdf "
         "for netCDF; other formats may need another engine."
     )
-    problem = f"{place} cannot be opened by xarray"
-    with damage_named(problem, remedy, *_UNREADABLE), warnings.catch_warnings():
+    with damage_named(place, "a scene of xarray", remedy), warnings.catch_warnings():
         # Warnings about metadata that is not consolidated, and about changes in later versions.
         warnings.simplefilter("ignore")
         import xarray as xr

@@ -2,8 +2,10 @@
 
 import csv
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +18,7 @@ from dask_nrbfn.sources.files import File
 # A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
 # damaged header, or from a number that is no feature index.
 MAX_FEATURES = 2**24
-
-
-_NOWHERE = File("")
+_NAMES_SHOWN = 10
 
 Names = str | Sequence[str] | None
 """Names of columns, or marks: a text with commas, or a sequence."""
@@ -27,12 +27,6 @@ MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A"
 """Markers of a missing value in text tables, besides empty text."""
 
 _LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
-_OF_NO_SCHEMA = {"missing", "max_categories", *_LISTS[:-1]}
-# Options that some formats do not accept.
-_OPTIONS = {
-    *("x", "y", "label", "target", "weights", "id", "variable", "feature_dim", "delimiter"),
-    *("no_header", "missing", "max_categories", "schema", *_LISTS),
-}
 
 
 class Block(NamedTuple):
@@ -49,10 +43,7 @@ class Block(NamedTuple):
 
 
 class StoredAt(NamedTuple):
-    """Location of rows that need not be copied: a Zarr store, and a path such as "obsm/X_pca".
-
-    A dataset that refers to these rows reads `chunk_rows` of them at once, or a multiple.
-    """
+    """Location of rows that need not be copied: a Zarr store, and a path such as "obsm/X_pca"."""
 
     place: str
     path: str
@@ -108,16 +99,16 @@ class Reading:
 
     place: the file or directory that the user named; empty if only a query or `rows` is given.
     files: its files in order.
-    query: SQL whose rows are the table.
+    sql: a query whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
     classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
     """
 
-    place: File = _NOWHERE
+    place: File = field(default_factory=partial(File, ""))
     files: Sequence[File] = ()
-    query: str | None = None
+    sql: str | None = None
     rows: Any = None
     x: str | None = None
     y: str | None = None
@@ -131,7 +122,7 @@ class Reading:
     numeric: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
     missing: str = "error"
-    missing_values: tuple[str, ...] | None = None
+    missing_values: tuple[str, ...] = ()
     max_categories: int = 100
     delimiter: str | None = None
     no_header: bool = False
@@ -142,15 +133,12 @@ class Reading:
     classes: tuple[int | str, ...] | None = None
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for option in _LISTS:
             given = getattr(self, option)
-            names = named_columns(option, given) if isinstance(given, str) else given
-            # None is no list of marks.
-            if names is not None or option != "missing_values":
-                object.__setattr__(self, option, tuple(names or ()))
+            names = named_columns(option, given) if isinstance(given, str) else given or ()
+            object.__setattr__(self, option, tuple(names))
         if self.missing not in ("error", "impute", "drop"):
             raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
         if self.max_categories < 1:
@@ -165,11 +153,6 @@ class Reading:
                         f"`{first}` and `{option}` both name {name!r}.",
                         "Name each column in one option only.",
                     )
-        if self.schema is not None and (both := _OF_NO_SCHEMA & self.given.keys()):
-            raise ParameterError(
-                f"`{min(both)}` and `schema` are both given.",
-                f"Leave out `{min(both)}` or `schema`.",
-            )
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""
@@ -183,9 +166,7 @@ class Reading:
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The kinds of columns that options or the schema give."""
-        if self.schema is not None:
-            return {column.name: column.kind for column in self.schema.columns}
+        """The kinds of columns that options give."""
         options: dict[Kind, Any] = {
             "category": self.categorical,
             "number": self.numeric,
@@ -198,22 +179,9 @@ class Reading:
         recorded = {} if self.schema is None else self.schema.written
         return tuple(self.missing_values or recorded.get("missing_values", default))
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that differ from their defaults and that some formats do not accept."""
-        given = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
-        return {
-            name: "FILE" if name == "schema" else value
-            for name, (value, default) in given.items()
-            if name in _OPTIONS and value not in (None, default)
-        }
-
 
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
-    """Yield the rows of blocks of any size in order, `block_rows` at a time; the last may be short.
-
-    A view if all of its rows are in one batch.
-    """
+    """Yield the rows of blocks `block_rows` at a time, as views where one batch has them all."""
     held: list[Block] = []
     n_held = 0
     for batch in batches:
@@ -231,32 +199,21 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
 
 
 def _rows(block: Block, start: int, stop: int) -> Block:
-    X, *columns = block
-    if stop - start == X.shape[0]:
-        return block
-    return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
+    is_whole = stop - start == block.X.shape[0]
+    return block if is_whole else Block(*(None if c is None else c[start:stop] for c in block))
 
 
 def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    X, *columns = zip(*blocks, strict=True)
-    return Block(
-        stacked(X),
-        *(None if parts[0] is None else np.concatenate(parts) for parts in columns),
-    )
+    columns: Any = zip(*blocks, strict=True)
+    return Block(*(None if parts[0] is None else stacked(parts) for parts in columns))
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
     """Return the comma-separated names in an option; quotes protect a comma."""
-    try:
-        # The csv module finds no cell in empty text.
-        names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
-    except csv.Error as error:
-        raise ParameterError(
-            f"`{option}`={given!r} cannot be read as column names ({error}).",
-            "Write commas between the names, and quotes around a name that has a comma.",
-        ) from error
+    # The csv module finds no cell in empty text.
+    names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ParameterError(f"`{option}`={given} names {twice!r} twice.", "Name each column once.")
@@ -284,6 +241,24 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
             f"`{option}`={name} also has another role, such as features, labels or weights.",
             f"Name a column or array without another role, or leave `{option}` out.",
         )
+
+
+def check_found(
+    wanted: Sequence[str], found: Sequence[str], origin: object, remedy: str, noun: str = "column"
+) -> None:
+    """Raise DataError unless each wanted name is among the names found, once."""
+    counts = Counter(found)
+    absent = [name for name in wanted if name not in counts]
+    wrong = absent or [*dict.fromkeys(name for name in wanted if counts[name] > 1)]
+    if wrong:
+        has = f"has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}"
+        raise DataError(f"{origin} {has}; it has {shown_names(found) or 'none'}.", remedy)
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return the first names of columns, between quotes."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:

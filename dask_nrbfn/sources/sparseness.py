@@ -17,10 +17,7 @@ _SHOWN_BYTES = 2**24
 
 
 def stored_values(source: Source, sparse: str) -> int | None:
-    """Return about how many values of a source are stored in CSR; None if it is stored dense.
-
-    With "auto", rows that are not in CSR stay dense.
-    """
+    """Return about how many values of a source are stored in CSR; None if it is stored dense."""
     if sparse not in ("auto", "yes", "no"):
         raise ParameterError(f"`sparse` is {sparse!r}.", "Give auto, yes or no.")
     n_values, width = source.n_values, source.n_features

@@ -9,47 +9,36 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.relation import Table, kind_of, literal
 
 MOST_TEXTS = 2**16
 """Largest number of different texts of a column that are counted, which takes some MiB."""
 
-# A column with at least `_FEW_ROWS` rows looks like an id if this share of its values differs.
-_FEW_ROWS = 50
-_TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
-# Times of day that differ by less than this share of a day, a tenth of a second, are equal.
-_EQUAL_TIMES = 1e-6
 _NUMBER = r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
 
 
-def text_of(table: Table, name: str) -> str:
-    """Return the SQL of the text of cells, NULL for a missing value.
-
-    Whole numbers have no decimals, so that a category has one text in every file.
-    """
+def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> str:
+    """Return the SQL of the text of cells, NULL for empty text and `marks`, or the table's."""
     own = table.column(name)
     if kind_of(table.types[name]) == "number":
+        # Whole numbers have no decimals, so that a category has one text in every file.
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    if not table.marks:
+    marks = table.marks if marks is None else marks
+    if not marks:
         return f"nullif(trim({own}::VARCHAR), '')"
     # DuckDB would join longer lists of IN, and lose the order of rows.
-    none, text = ", ".join(map(literal, ("", *table.marks))), f"trim({own}::VARCHAR)"
+    none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
     return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
 
 
 def value_of(table: Table, name: str, kind: Kind) -> str:
-    """Return the SQL of numbers, truth and days since 1970 as DOUBLE.
-
-    NULL and NaN are a missing value, and infinity a cell that cannot be read.
-    """
+    """Return the SQL of DOUBLE values: NULL or NaN if missing, infinite for unreadable cells."""
     own, given = table.column(name), kind_of(table.types[name])
     if given == "date" == kind:
         return f"(epoch_us({own}) / 86400e6)"
@@ -86,7 +75,6 @@ class Cells:
     """Statistics of the cells of one column.
 
     n_rows, n_values: number of rows, and of rows with a value.
-    differ: share of different values among the first rows, of whole numbers.
     n_unread: number of values that are not of the kind of the column.
     low, high: the smallest and the largest number, in days for dates.
     times: the first and the last time of day of dates, as shares of a day.
@@ -98,7 +86,6 @@ class Cells:
     kind: Kind
     n_rows: int = 0
     n_values: int = 0
-    differ: float = 0.0
     n_unread: int = 0
     are_whole: bool = True
     low: float = np.inf
@@ -111,32 +98,24 @@ class Cells:
     @classmethod
     def of(cls, kind: Kind, column: pa.Array, *, fills: bool) -> Self:
         """Return the statistics of texts or values of `value_of`."""
-        n_rows, given = len(column), column.drop_null()
+        given = column.drop_null()
+        own = cls(kind=kind, n_rows=len(column), n_values=len(given))
         if kind == "category":
             texts, counts = given.value_counts().flatten()
-            counted = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
+            own.texts = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
             are_numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
-            n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
-            n_values = len(given)
-            return cls(
-                kind=kind, n_rows=n_rows, n_values=n_values, texts=counted, n_numbers=n_numbers
-            )
+            own.n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
+            return own
         values = given.to_numpy(zero_copy_only=False).astype(np.float64)
-        return cls._of_numbers(kind, values, n_rows, fills=fills)
-
-    @classmethod
-    def _of_numbers(cls, kind: Kind, values: Floats, n_rows: int, *, fills: bool) -> Self:
         values = values[~np.isnan(values)]
-        n_values, values = len(values), values[np.isfinite(values)]
-        own = cls(kind=kind, n_rows=n_rows, n_values=n_values, n_unread=n_values - len(values))
+        own.n_values, values = len(values), values[np.isfinite(values)]
+        own.n_unread = own.n_values - len(values)
         if fills:
             own.bins = Bins.of_values(values, np.ones((len(values), 1), dtype=np.int64))
         if len(values):
             whole = np.floor(values)
             own.low, own.high = float(values.min()), float(values.max())
             own.are_whole = bool((values == whole).all())
-            if own.are_whole:
-                own.differ = len(np.unique(values)) / len(values)
             if kind == "date":
                 own.times = (float((values - whole).min()), float((values - whole).max()))
         return own
@@ -145,7 +124,6 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        self.differ = self.differ if self.n_values else other.differ
         for name in ("n_rows", "n_values", "n_unread", "n_numbers"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.are_whole &= other.are_whole
@@ -164,29 +142,9 @@ class Cells:
         return self.n_rows - self.n_values
 
     @property
-    def looks_like_id(self) -> bool:
-        """Whether nearly all values differ: texts, or whole numbers."""
-        if self.n_rows < _FEW_ROWS:
-            return False
-        if self.kind == "category":
-            return self.texts is None or len(self.texts) > _TEXTS_OF_IDS * self.n_values
-        return self.are_whole and self.differ > _NUMBERS_OF_IDS
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether the values count the rows from 0 or 1, as an index does."""
-        ends = (self.low, self.high - self.n_rows + 1)
-        return self.kind == "number" and self.are_whole and ends in ((0, 0), (1, 1))
-
-    @property
     def median(self) -> float:
         """Median of the values, exact for up to 16,384 different ones; 0 without any."""
         return 0.0 if self.bins is None or not len(self.bins.keys) else median(self.bins)
-
-    @property
-    def times_vary(self) -> bool:
-        """Whether dates have different times of day."""
-        return self.kind == "date" and self.times[1] - self.times[0] > _EQUAL_TIMES
 
 
 def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
@@ -197,27 +155,20 @@ def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
     }
 
 
-def survey(table: Table, values: Sequence[tuple[Kind, str]], *, fills: bool) -> list[Cells]:
-    """Return statistics of values of SQL of these kinds; `fills`: whether medians are needed."""
+def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
+    """Return statistics of the values of each column; `fills`: whether medians are needed."""
     bins = Bins.of_sorts(1) if fills else None
-    cells = [Cells(kind=kind, bins=bins) for kind, _ in values]
-    for batch in table.batches([sql for _, sql in values]) if values else ():
-        for own, column in zip(cells, batch.columns, strict=True):
+    cells = {name: Cells(kind=kind, bins=bins) for name, (kind, _) in values.items()}
+    for batch in table.batches([sql for _, sql in values.values()]) if values else ():
+        for own, column in zip(cells.values(), batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
     return cells
 
 
-def merged(parts: Iterable[Mapping[str, Cells]]) -> dict[str, Cells]:
-    """Return the statistics of a table from those of its parts."""
+def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
+    """Return the statistics of a table from those of its parts, in the first of them."""
     first, *others = parts
-    total = dict(first)
     for part in others:
-        for name, own in total.items():
-            kinds = {each.kind for each in (own, part[name]) if each.n_values}
-            if len(kinds) > 1 and kinds != {"number", "boolean"}:
-                raise DataError(
-                    f"Column {name!r} of X has a {' and a '.join(sorted(kinds))} in its parts.",
-                    "Convert the column to one type.",
-                )
+        for name, own in first.items():
             own.add(part[name])
-    return total
+    return first

@@ -4,27 +4,39 @@ import logging
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.decide import check_gaps, decide
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty, to_labels
-from dask_nrbfn.sources.frames import as_frame
-from dask_nrbfn.sources.memory import table_in_memory
-from dask_nrbfn.sources.relation import Table, kind_of, table_of
-from dask_nrbfn.sources.source import Block, Reading, Source, check_apart, check_size
+from dask_nrbfn.sources.decide import GAP, check_gaps, decide
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
+from dask_nrbfn.sources.frames import has_kinds, labels_of
+from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
+from dask_nrbfn.sources.source import (
+    Block,
+    Reading,
+    Source,
+    check_apart,
+    check_found,
+    check_size,
+    shown_names,
+)
 from dask_nrbfn.sources.survey import Cells, Values, stored_of, survey, text_of, value_of, values_of
 
 logger = logging.getLogger(__name__)
 
-_NAMES_SHOWN = 10
+_NAME_ONE = "Name an existing column with `{}`."
+# SQL of whether a text is of a type, of which the first that holds for all texts is taken.
+_TYPES_OF_TEXTS = {
+    "BOOLEAN": "lower({0}) IN ('true', 'false')",
+    "BIGINT": "coalesce(TRY_CAST({0} AS BIGINT)::VARCHAR = {0}, false)",
+    # Numbers with leading zeros, as of postal codes, are text.
+    "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT regexp_full_match({0}, '[+-]?0[0-9].*')",
+}
 
 
 @dataclass(kw_only=True)
@@ -32,21 +44,19 @@ class TableSource(Source):
     """Rows of a table, in their order, and the stored values of their columns.
 
     schema: its label, targets, weights and id are columns of the table.
-    label_type, id_type: SQL types of labels and ids; empty without them.
-    empty_label: the label that is stored for a missing one.
+    named: SQL type of the columns with labels and ids.
+    mark: text of a missing label.
     """
 
     table: Table
     schema: Schema
-    label_type: str
-    id_type: str
-    empty_label: int | str
+    named: Mapping[str, str]
+    mark: str
     unseen: Counter[str] = field(default_factory=Counter)
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
         """Return some columns of all rows, as they were read."""
-        for name in names:
-            check_column(self.table, name, "keep")
+        check_found(names, self.table.names, self.table.origin, _NAME_ONE.format("keep"))
         columns = list(map(self.table.column, names))
         types = self.table.relation.project(", ".join(columns)).limit(0).to_arrow_table().schema
         types = pa.schema([each.with_name(name) for each, name in zip(types, names, strict=True)])
@@ -56,53 +66,29 @@ class TableSource(Source):
     def _parts(self, block_rows: int) -> Iterator[Block]:
         self.unseen.clear()
         self.bad_rows.clear()
-        table, own, first_row = self.table, self.schema, 0
-        numbers = numbers_of(own)
-        named = ((own.label, self.label_type), (own.id, self.id_type))
-        names = [(name, of) for name, of in named if name is not None]
-        wanted = [value_of(table, name, "number") for name in numbers]
-        wanted += [_names_sql(table, name, of) for name, of in names]
-        for X, others in stored_batches(table, own, wanted):
+        own, first_row = self.schema, 0
+        roles = _roles_sql(self.table, own, self.named)
+        for X, others in stored_batches(self.table, own, [*roles.values()]):
             bad = np.isinf(X)
             X[bad] = np.nan
             self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
             self.unseen += unseen_in(X, own)
-            floats = [_numbers(column) for column in others[: len(numbers)]]
-            y = np.stack(floats[: len(own.targets)], axis=1) if own.targets else None
-            texts = [
-                self._names(name, column, first_row)
-                for (name, _), column in zip(names, others[len(numbers) :], strict=True)
-            ]
-            yield Block(
-                X.astype(self.x_dtype, copy=False),
-                y if own.label is None else texts[0],
-                None if own.weights is None else floats[-1],
-                None if own.id is None else texts[-1],
-            )
+            found = {}
+            for name, column in zip(roles, others, strict=True):
+                if name in self.named:
+                    place = f"Column {name!r} of {self.table.origin}"
+                    names = labels_of(column, "", name=place, first_row=first_row)
+                    found[name] = names.stored(self.mark)
+                else:
+                    found[name] = _numbers(column)
+            y = None if own.label is None else found[own.label]
+            if own.targets:
+                y = np.stack([found[name] for name in own.targets], axis=1)
+            weights = None if own.weights is None else found[own.weights]
+            ids = None if own.id is None else found[own.id]
+            yield Block(X.astype(self.x_dtype, copy=False), y, weights, ids)
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
-
-    def _names(self, name: str, column: pa.Array, first_row: int) -> np.ndarray:
-        """Return labels or ids (b,), text or whole numbers."""
-        values = column.drop_null().to_numpy(zero_copy_only=False)
-        values = values.astype(STRING) if values.dtype == object else values
-        place = f"Column {name!r} of {self.table.origin}"
-        names = to_labels(values, place, first_row=first_row)
-        if not column.null_count:
-            return names
-        filled = np.full(len(column), self.empty_label, dtype=self.y_dtype)
-        filled[column.is_valid().to_numpy(zero_copy_only=False)] = names
-        return filled
-
-
-def _dtype_of(names_type: str) -> np.dtype[Any] | None:
-    """Return the type of labels or ids in blocks."""
-    return {"": None, "VARCHAR": STRING}.get(names_type, INT64)
-
-
-def numbers_of(schema: Schema) -> list[str]:
-    """Return the names of the columns with targets and weights."""
-    return [*(schema.targets or ()), *filter(None, [schema.weights])]
 
 
 def stored_batches(
@@ -125,7 +111,8 @@ def _numbers(column: pa.Array) -> Floats:
 
 def unreadable(table: Table, name: str, value: str) -> DataError:
     """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
-    row, cell = table.first_cell(name, f"isinf({value})")
+    numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
+    row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         "infinite or not of the column's kind.",
@@ -151,168 +138,122 @@ def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
         )
 
 
-def _names_types(
+def _types_of_names(
     table: Table, schema: Schema, classes: Sequence[int | str] | None
-) -> tuple[str, str]:
-    """Return the SQL types of labels and ids: text, whole numbers or truth; empty without them."""
-    names = [name for name in (schema.label, schema.id) if name is not None]
-    types = _types_of_texts(table, [name for name in names if name in table.found])
-    types |= {name: _names_type(table, name) for name in names if name not in types}
-    label_type, id_type = (types.get(name or "", "") for name in (schema.label, schema.id))
-    if schema.label in table.found and any(isinstance(known, str) for known in classes or ()):
-        label_type = "VARCHAR"
-    # Fractions name rows, but no classes.
-    return label_type, id_type.replace("DOUBLE", "VARCHAR")
-
-
-def _names_type(table: Table, name: str) -> str:
-    """Return the SQL type as which a column with a type is read."""
-    of = table.types[name]
-    kind = kind_of(of)
-    if kind not in ("number", "boolean", "category"):
-        raise DataError(
-            f"Column {name!r} of {table.origin} has type {of}.",
-            "Give labels and ids as whole numbers, true and false, or text.",
-        )
-    if kind == "number":
-        return "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
-    return "BOOLEAN" if kind == "boolean" else "VARCHAR"
-
-
-def _types_of_texts(table: Table, names: Sequence[str]) -> dict[str, str]:
-    """Return the SQL type that all texts of each column have, from one pass."""
-    counted = []
-    for name in names:
-        text = _names_text(table, name)
-        counted += [
-            f"count({text})",
-            f"count_if(lower({text}) IN ('true', 'false'))",
-            f"count_if(TRY_CAST({text} AS BIGINT)::VARCHAR = {text})",
-            # Numbers with leading zeros, as of postal codes, are text.
-            f"count_if(TRY_CAST({text} AS DOUBLE) IS NOT NULL "
-            f"AND NOT regexp_full_match({text}, '[+-]?0[0-9].*'))",
-        ]
-    counts = iter(table.aggregate(counted) if counted else ())
-    types = {}
-    for name in names:
-        n_texts, *fitting = islice(counts, 4)
-        fits = zip(("BOOLEAN", "BIGINT", "DOUBLE"), fitting, strict=True)
-        types[name] = next((of for of, n in fits if n == n_texts > 0), "VARCHAR")
+) -> dict[str, str]:
+    """Return the SQL types of the columns with labels and ids, for text found in one pass."""
+    types, asked = dict[str, str](), dict[str, str]()
+    for name in filter(None, (schema.label, schema.id)):
+        of = table.types[name]
+        if name in table.found:
+            text = text_of(table, name, marks=())
+            cases = [
+                f"WHEN bool_and({test.format(text)}) FILTER ({text} IS NOT NULL) THEN '{type_name}'"
+                for type_name, test in _TYPES_OF_TEXTS.items()
+            ]
+            asked[name] = f"CASE {' '.join(cases)} ELSE 'VARCHAR' END"
+        elif kind_of(of) in ("boolean", "category"):
+            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
+        elif kind_of(of) == "number":
+            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
+        else:
+            raise DataError(
+                f"Column {name!r} of {table.origin} has type {of}.",
+                "Give labels and ids as whole numbers, true and false, or text.",
+            )
+    if asked:
+        found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
+        types |= dict(zip(asked, found, strict=True))
+    of_texts = any(isinstance(known, str) for known in classes or ())
+    if schema.label is not None and schema.label in table.found and of_texts:
+        types[schema.label] = "VARCHAR"
+    if schema.id and types[schema.id] == "DOUBLE":
+        # Fractions name rows, but no classes.
+        types[schema.id] = "VARCHAR"
     return types
 
 
-def _names_text(table: Table, name: str) -> str:
-    """Return the SQL of labels and ids as text, of which only empty text is missing."""
-    return text_of(replace(table, marks=()), name)
-
-
-def _names_sql(table: Table, name: str, of: str) -> str:
-    """Return the SQL of labels or ids of a type of `_names_type`, NULL where they are not."""
-    if of == "VARCHAR":
-        return _names_text(table, name)
-    value = f"TRY_CAST({table.column(name)} AS {of})"
-    if of == "DOUBLE":
-        return f"nullif({value}, 'nan')"
-    return f"TRY_CAST({value} AS BIGINT)"
+def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[str, str]:
+    """Return the SQL of labels, ids, targets and weights, NULL where they are missing."""
+    roles = {}
+    for name, of in named.items():
+        text = text_of(table, name, marks=())
+        given = text if name in table.found else table.column(name)
+        special = {"VARCHAR": text, "DOUBLE": f"nullif({given}::DOUBLE, 'nan')"}
+        roles[name] = special.get(of, f"{given}::{of}::BIGINT")
+    numbers = filter(None, [*(schema.targets or ()), schema.weights])
+    return roles | {name: value_of(table, name, "number") for name in numbers}
 
 
 def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
-    table, known = _table(reading), reading.schema
+    table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
-    label_type, id_type = _names_types(table, schema, reading.classes)
-    roles = _role_values(table, schema, label_type, id_type)
+    named = _types_of_names(table, schema, reading.classes)
+    roles: Values = {
+        name: (
+            "number",
+            f"CASE WHEN {sql} IS NOT NULL THEN 0::DOUBLE END" if name in named else sql,
+        )
+        for name, sql in _roles_sql(table, schema, named).items()
+    }
     columns: Values
     if known is None:
-        columns = values_of(table, kinds_of(table, _features(table, reading, roles), reading.kinds))
+        chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
+        names = [name for name in table.names if name in chosen]
+        columns = values_of(table, kinds_of(table, names, reading.kinds))
     else:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
-    found = survey(table, [*roles.values(), *columns.values()], fills=reading.missing == "impute")
-    n_rows = found[0].n_rows if found else 0
+    cells = survey(table, roles | columns, fills=fills)
+    n_rows = next((own.n_rows for own in cells.values()), 0)
     check_size(table.origin, n_rows=n_rows, n_features=len(columns))
-    of_roles = dict(zip(roles, found, strict=False))
-    cells = dict(zip(columns, found[len(roles) :], strict=True))
     if known is None:
-        numbers = values_of(table, _numbers_as_text(table, cells, reading))
+        numbers = values_of(table, _numbers_as_text(table, columns, cells, reading))
         columns |= numbers
-        more = survey(table, [*numbers.values()], fills=reading.missing == "impute")
-        cells |= dict(zip(numbers, more, strict=True))
+        cells |= survey(table, numbers, fills=fills)
         ignored = tuple(name for name in table.names if name not in roles | columns)
         schema = replace(schema, ignored=ignored)
-        schema = decide(cells, reading, schema, table.origin, "ingest: ")
-        cells = {column.name: cells[column.name] for column in schema.columns}
+        of_columns = {name: cells[name] for name in columns}
+        schema = decide(of_columns, reading, schema, table.origin)
+    values, features = roles | columns, [column.name for column in schema.columns]
+    required = [*roles]
     if means_empty(reading.unlabelled):
-        of_roles = {name: of_roles[name] for name in (schema.weights, schema.id) if name}
-    checked = of_roles if reading.spoiled else of_roles | cells
-    for name, own in checked.items():
-        if own.n_unread:
-            raise unreadable(table, name, (roles | columns)[name][1])
+        required = [*filter(None, (schema.weights, schema.id))]
+    checked = required if reading.spoiled else [*required, *features]
+    for name in checked:
+        if cells[name].n_unread:
+            raise unreadable(table, name, values[name][1])
     if schema.missing == "drop" and not reading.spoiled:
-        values = {name: (roles | columns)[name] for name in checked}
-        table, n_rows = _whole_rows(table, values, checked)
+        table, n_rows = _whole_rows(table, {name: values[name] for name in checked}, cells)
     else:
-        check_gaps(of_roles | ({} if schema.fills else checked), table.origin, schema)
+        filled = required if schema.fills else checked
+        check_gaps({name: cells[name] for name in filled}, table.origin)
     marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
-    types = {table.types[column.name] for column in schema.columns}
+    types = {table.types[name] for name in features}
+    dtypes = {name: STRING if of == "VARCHAR" else INT64 for name, of in named.items()}
     return TableSource(
         n_rows=n_rows,
-        n_features=len(schema.columns),
+        n_features=len(features),
         x_dtype=np.dtype(np.float32) if types == {"FLOAT"} else FLOAT64,
-        y_dtype=FLOAT64 if schema.targets else _dtype_of(label_type),
+        y_dtype=FLOAT64 if schema.targets else dtypes.get(schema.label or ""),
         has_weights=schema.weights is not None,
-        feature_names=tuple(column.name for column in schema.columns),
+        feature_names=tuple(features),
         target_names=schema.targets,
         schema=replace(schema, written={**table.written, **marks, **schema.written}),
-        id_dtype=_dtype_of(id_type),
-        boolean_labels=label_type == "BOOLEAN",
+        id_dtype=dtypes.get(schema.id or ""),
+        boolean_labels=named.get(schema.label or "") == "BOOLEAN",
         table=table,
-        label_type=label_type,
-        id_type=id_type,
-        empty_label=str(reading.unlabelled) if label_type == "VARCHAR" else NO_LABEL,
+        named=named,
+        mark=str(reading.unlabelled),
     )
-
-
-def _table(reading: Reading) -> Table:
-    rows = reading.rows
-    if rows is None:
-        return table_of(reading)
-    if isinstance(rows, duckdb.DuckDBPyRelation):
-        return Table.of("the relation", rows, marks=reading.marks())
-    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
-        return table_in_memory(rows, "the frame", marks=reading.marks())
-    raise ParameterError(
-        f"source is of type {type(rows).__name__}.",
-        "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
-        "`ingest_arrays` takes arrays.",
-    )
-
-
-def _role_values(table: Table, schema: Schema, label_type: str, id_type: str) -> Values:
-    """Return the values of targets and weights, and 0 where there is a label or an id."""
-    values: Values = {}
-    for name, of in ((schema.label, label_type), (schema.id, id_type)):
-        if name is not None:
-            given = f"WHEN {_names_sql(table, name, of)} IS NOT NULL THEN 0.0"
-            unread = f"WHEN {_names_text(table, name)} IS NOT NULL THEN 'inf'::DOUBLE"
-            values[name] = "number", f"CASE {given} {unread} END"
-    for name in numbers_of(schema):
-        values[name] = "number", value_of(table, name, "number")
-    return values
-
-
-def _features(table: Table, reading: Reading, roles: Container[str]) -> list[str]:
-    """Return the names of the columns that may become features."""
-    names = [name for name in table.names if name not in roles]
-    features = [name for name in reading.columns or names if name not in reading.drop]
-    check_size(table.origin, n_rows=1, n_features=len(features))
-    return [name for name in names if name in features]
 
 
 def kinds_of(
     table: Table, names: Sequence[str], given: Mapping[str, Kind] | None = None
 ) -> dict[str, Kind]:
     """Return the kinds of columns: those that are given, or those of their types."""
-    kinds = {name: (given or {}).get(name) or kind_of(table.type_of(name)) for name in names}
+    types = {**table.types, **table.found}
+    kinds = {name: (given or {}).get(name) or kind_of(types[name]) for name in names}
     for name, kind in kinds.items():
         if kind is None or kind_of(table.types[name]) is None:
             raise DataError(
@@ -324,93 +265,87 @@ def kinds_of(
     return kinds  # type: ignore[return-value]
 
 
-def _numbers_as_text(table: Table, cells: Mapping[str, Cells], reading: Reading) -> dict[str, Kind]:
+def _numbers_as_text(
+    table: Table, names: Container[str], cells: Mapping[str, Cells], reading: Reading
+) -> dict[str, Kind]:
     """Return the columns of a text table that have numbers only, but for marks between blanks."""
     return {
         name: "number"
         for name, own in cells.items()
-        if name in table.found and name not in reading.kinds and own.n_numbers == own.n_values > 0
+        if name in names and name in table.found and name not in reading.kinds
+        if own.n_numbers == own.n_values > 0
     }
 
 
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
-    n_rows = next(iter(cells.values())).n_rows
     are_given = [
         # NaN is above infinity.
         f"({sql}) IS NOT NULL" if kind == "category" else f"({sql}) <= 'inf'::DOUBLE"
         for kind, sql in values.values()
     ]
-    whole = table.filtered(" AND ".join(are_given))
-    (n_whole,) = whole.aggregate(["count(*)"])
-    where = ", ".join(f"{name} {own.n_missing}" for name, own in cells.items() if own.n_missing)
+    whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
+    (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
+    gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
     if not n_whole:
         raise DataError(
-            f"every row of {table.origin} lacks a value: {where}.",
+            f"every row of {table.origin} lacks a value: {gaps}.",
             "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "
             "`unlabelled` to keep rows without a label.",
         )
-    if n_whole < n_rows:
-        logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, where)
+    if gaps:
+        n_rows = cells[next(iter(values))].n_rows
+        logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
     return whole, n_whole
 
 
 def _roles(table: Table, reading: Reading) -> Schema:
     """Return the given schema, or one without columns, with the roles of the table's columns."""
-    names, known = table.names, reading.schema or Schema(())
-    used: dict[str, Any] = {
-        option: getattr(reading, option) for option in ("label", "weights", "id")
+    known = reading.schema or Schema(())
+    is_other = reading.label is not None or reading.target is not None
+    named = {
+        "label": (reading.label, None if is_other else known.label),
+        "target": (reading.names("target"), None if is_other else known.targets),
+        "weights": (reading.weights, known.weights),
+        "id": (reading.id, known.id),
     }
-    used["targets"] = reading.names("target")
-    for option, name in _named(used):
-        check_column(table, name, option)
-    is_other = bool(used["label"] or used["targets"])
-    before = {option: getattr(known, option) for option in used}
-    before |= {"label": None, "targets": None} if is_other else {}
-    for option, given in before.items():
-        absent = [name for _, name in _named({option: given}) if name not in names]
-        if not absent:
-            used[option] = used[option] or given
-        elif option != "id":
-            logger.info(
-                "%s has no column %s, which the schema names as label, target or weights",
-                *(table.origin, shown_names(absent)),
-            )
-    schema = replace(known, **used)
-    targets, columns = schema.targets or (), [column.name for column in schema.columns]
-    check_apart("weights", schema.weights, schema.label, *targets, *columns)
-    check_apart("id", schema.id, schema.label, *targets, schema.weights)
-    taken = [name for _, name in _named(used)]
+    used, taken = dict[str, Any](), list[str]()
+    columns = [column.name for column in known.columns]
+    for option, (given, before) in named.items():
+        names = before if given is None else given
+        listed = [names] if isinstance(names, str) else [*(names or ())]
+        if given is not None:
+            check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
+        elif not {*listed} <= {*table.names}:
+            told = (table.origin, shown_names(listed), option)
+            logger.info("%s has no column %s, which the schema names as %s", *told)
+            names, listed = None, []
+        for name in listed:
+            # A feature may also name the rows.
+            check_apart(option, name, *taken, *(columns if option != "id" else ()))
+        used[option], taken = names, taken + listed
     for option in ("columns", "drop", "categorical", "numeric", "date"):
-        for name in getattr(reading, option):
-            check_column(table, name, option)
+        listed = getattr(reading, option)
+        check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
+        for name in listed:
             check_apart(option, name, *taken)
+    schema = replace(known, targets=used.pop("target"), **used)
     if reading.schema is None:
         return schema
-    for own in (schema.label, *targets):
-        check_apart("label", own, *columns)
-    _check_places(table, reading.schema)
-    check_columns(schema, names, table.origin)
-    rest = tuple(name for name in names if name not in {*taken, *columns})
+    _check_places(table, known)
+    check_columns(schema, table.names, table.origin)
+    rest = tuple(name for name in table.names if name not in {*taken, *columns})
     return replace(schema, ignored=rest)
-
-
-def _named(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the option and the name of each column that has a role."""
-    single = [(option, name) for option, name in roles.items() if isinstance(name, str)]
-    return single + [("target", name) for name in roles.get("targets") or ()]
 
 
 def _check_places(table: Table, trained: Schema) -> None:
     """Raise DataError if columns that have numbers as names may be others than in training."""
-    if not trained.written.get("no_header"):
-        return
-    roles = (trained.label, *(trained.targets or ()), trained.weights, trained.id)
     features = {column.name for column in trained.columns}
-    n_trained = len(features | {*trained.ignored, *filter(None, roles)})
-    last = max(int(name.removeprefix("column")) for name in features)
+    roles = {trained.label, trained.weights, trained.id, *(trained.targets or ())}
+    n_trained = len((features | roles | {*trained.ignored}) - {None})
     # The last columns may be missing, where no feature comes after them.
-    if len(table.names) < n_trained and last >= len(features):
+    are_first = features == {f"column{j}" for j in range(len(features))}
+    if trained.written.get("no_header") and not are_first and len(table.names) < n_trained:
         raise DataError(
             f"{table.origin} has no header and {len(table.names)} columns, but training had "
             f"{n_trained}: it is unknown which are missing.",
@@ -421,31 +356,64 @@ def _check_places(table: Table, trained: Schema) -> None:
 def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
     """Raise DataError unless a table has the columns of a schema; log further columns."""
     columns = [column.name for column in schema.columns]
-    if absent := [name for name in columns if name not in names]:
-        raise DataError(
-            f"{origin} has no column {shown_names(absent)}; it has {shown_names(names)}.",
-            "Give a table with all columns of the schema, in any order.",
-        )
+    remedy = "Give a table with all columns of the schema, in any order."
+    check_found(columns, names, origin, remedy)
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
     if further := [name for name in names if name not in expected]:
         logger.info("extra columns of %s are ignored: %s", origin, shown_names(further))
 
 
-def check_column(table: Table, name: str, option: str) -> None:
-    """Raise DataError if a table does not have a column that an option names."""
-    if name not in table.names:
-        raise DataError(
-            f"{table.origin} has no column {name!r}; it has {shown_names(table.names)}.",
-            f"Name an existing column with `{option}`.",
+def needs_schema(X: Any, missing: str) -> bool:
+    """Return whether a schema is needed to make features of the columns of a table (n, c)."""
+    if missing not in ("error", "impute"):
+        raise ParameterError(
+            f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
         )
+    return missing == "impute" or has_kinds(X)
 
 
-def shown_names(names: Sequence[str]) -> str:
-    """Return the first names of columns, between quotes.
+def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:
+    """Return the schema of a table (n, c) without rows of weight 0; None if all are numbers."""
+    if not needs_schema(X, missing):
+        return None
+    return decided(surveyed(X, fills=missing == "impute", weights=weights), missing)
 
-    >>> shown_names([f"c{j}" for j in range(12)]).split(", ")[-2:]
-    ["'c8'", "'c9' and 2 more"]
-    """
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
+
+def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, Cells]:
+    """Return the statistics of each column of a table (n, c), without rows of weight 0."""
+    table = table_in_memory(X, "X", kept=None if weights is None else np.asarray(weights) != 0)
+    return survey(table, values_of(table, kinds_of(table, table.names)), fills=fills)
+
+
+def decided(cells: Mapping[str, Cells], missing: str) -> Schema:
+    """Return the schema of surveyed columns."""
+    schema = decide(cells, Reading(missing=missing), Schema(()), "X")
+    if missing == "error":
+        check_gaps({column.name: cells[column.name] for column in schema.columns}, "X")
+    return schema
+
+
+def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
+    """Return the stored rows (n, c) of a table (n, c)."""
+    table = table_in_memory(X, name, schema)
+    check_columns(schema, table.names, name)
+    blocks = [block for block, _ in stored_batches(table, schema)]
+    rows = np.concatenate([np.empty((0, len(schema.columns))), *blocks])
+    if (bad := np.isinf(rows)).any():
+        column = schema.columns[int(np.argwhere(bad)[0][1])]
+        raise unreadable(table, column.name, stored_of(table, column))
+    tell_unseen(unseen_in(rows, schema), name)
+    return rows
+
+
+def check_filled(stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "") -> None:
+    """Raise DataError naming the first value that is missing, unless the schema fills it in."""
+    gaps = np.isnan(stored)
+    if gaps.any() and not schema.fills:
+        row, place = np.argwhere(gaps)[0]
+        raise DataError(
+            f"Column {schema.columns[place].name!r} of X has no value in row "
+            f"{first_row + row}{within} (the first is 0).",
+            GAP,
+        )

@@ -5,15 +5,13 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources import files
-from dask_nrbfn.sources.arrays import ArrayRows
-from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Reading, StoredAt
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.sources.arrays import ArrayRows, named_roles
+from dask_nrbfn.sources.files import File, damage_named
+from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +21,6 @@ MAX_CHUNK_BYTES = 2**27
 
 class ZarrRows(ArrayRows):
     """Rows of Zarr arrays, read by whole chunks where they are not too large."""
-
-    package = "Zarr"
 
     def __init__(self, place: File, arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
         super().__init__(arrays, {"x": str(place), **names})
@@ -36,15 +32,13 @@ class ZarrRows(ArrayRows):
         return super()._parts(rows_at_once(self.arrays["x"], block_rows))
 
     def _block(self, start: int, stop: int) -> Block:
-        with damage_named(f"rows {start} to {stop} of {self.place}", self.package):
+        with damage_named(f"rows {start} to {stop} of {self.place}", "arrays"):
             return super()._block(start, stop)
 
 
 def open_rows(reading: Reading) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
-    place, names = reading.place, named_roles(reading)
-    if reading.id:
-        names["id"] = reading.id
+    place, names = reading.place, named_roles(reading, reading.read_as)
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         arrays = {"x": root}
@@ -63,22 +57,12 @@ def open_rows(reading: Reading) -> ZarrRows:
 def _member(root: Any, role: str, name: str, place: File) -> Any:
     array = root.get(name)
     if not is_array(array):
-        shapes = [f"{own} {each.shape}" for own, each in sorted(root.arrays())]
-        raise DataError(
-            f"{place} has no array {name!r}; it has {', '.join(shapes) or 'none'}.",
+        remedy = (
             f"Name an existing array with `{role}`. For a scene, name its variables with "
-            "`variable`, and the dimension of their features with `feature_dim`.",
+            "`variable`, and the dimension of their features with `feature_dim`."
         )
+        check_found([name], sorted(root.array_keys()), place, remedy, "array")
     return array
-
-
-def named_roles(reading: Reading) -> dict[str, str]:
-    """Return the names of features, labels, targets and weights that are given or in `read_as`."""
-    before = dict(reading.read_as)
-    if reading.y or reading.target:
-        before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    roles = ("x", "y", "target", "weights")
-    return {role: name for role in roles if (name := getattr(reading, role) or before.get(role))}
 
 
 def rows_at_once(array: Any, block_rows: int) -> int:
@@ -119,21 +103,18 @@ def opened_zarr(place: File) -> Any:
     return zarr.open(place.path, mode="r", storage_options=options, use_consolidated=False)
 
 
-def damage_named(place: File | str, what: str = "AnnData") -> AbstractContextManager[None]:
-    """Return a context manager that raises an error with the place if a library cannot read it."""
-    # zarr, h5py and anndata have no common error for data that they cannot read.
-    remedy = f"Check the path, or write the store again with {what}."
-    return files.damage_named(f"{place} cannot be read as {what}", remedy, Exception)
-
-
-def is_plain_zarr(place: File) -> bool:
-    """Return whether a directory is a Zarr group or array of another tool."""
+def zarr_format(place: File) -> str | None:
+    """Return the format of a Zarr directory, "" if this package wrote it; None of another one."""
     names = {entry.name for entry in place.entries()}
-    if "zarr.json" not in names:
-        return not names.isdisjoint({".zgroup", ".zarray"})
-    with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
-        try:
-            attributes = json.loads(file.read()).get("attributes", {})
-        except (ValueError, AttributeError):
-            return False
-    return not str(attributes.get("kind")).startswith("dask_nrbfn.")
+    if names.isdisjoint({"zarr.json", ".zgroup", ".zarray"}):
+        return None
+    if names >= {"obs", "var"}:
+        return "anndata"
+    if "zarr.json" in names:
+        with replace(place, path=f"{place.path.rstrip('/')}/zarr.json").open() as file:
+            try:
+                kind = str(json.loads(file.read()).get("attributes", {}).get("kind"))
+            except (ValueError, AttributeError):
+                return ""
+        return "" if kind.startswith("dask_nrbfn.") else "zarr"
+    return "zarr"

@@ -144,7 +144,7 @@ def test_features__are_found_by_name(tmp_path, caplog):
     assert "6 of 9 features of" in caplog.text
     assert {"time", "band"}.isdisjoint(found.variables)
     other = where | {"feature_dim": "band,time"}
-    with pytest.raises(NRBFNError, match=r"lacks or repeats 2024-06-01_blue, .* with blue_2024-"):
+    with pytest.raises(NRBFNError, match=r"no column '2024-06-01_blue', .* has 'blue_2024-"):
         mapped(run, first, tmp_path / "other", **other)
     where = {"variable": "reflectance,height", "feature_dim": "band"}
     run = fitted(first, tmp_path / "height", **where, label="cover")

@@ -48,7 +48,7 @@ def test_program__says_what_the_columns_are(table, tmp_path):
 def test_program__gap_is_named_with_its_remedy(table, tmp_path):
     problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
     assert problem == f"{table} has no value in some rows of a column: 'a' 5."
-    assert fix.startswith("Pass --missing impute to fill in missing values, or leave out")
+    assert fix.startswith("Pass --missing impute to fill in missing features, or leave out")
     assert "texts such as NA and None mark a missing value; pass --missing-values '' if" in fix
 
 

@@ -31,7 +31,11 @@ def test_open_source__options_that_the_rows_cannot_have(tmp_path):
         (tmp_path / "d.npy", {"delimiter": ":"}, r"delimiter=: does not go with .*format is npy"),
         (query, {"delimiter": ";"}, r"does not go with the rows, .*format is table"),
         (frame, {"no_header": True}, r"does not go with the rows"),
-        (tmp_path / "d.npy", {"sql": "FROM source"}, r"d\.npy has no table"),
+        (
+            tmp_path / "d.npy",
+            {"sql": "FROM source"},
+            "sql=FROM source does not go with .*npy",
+        ),
         (query, {"sql": "FROM source"}, "rows that are not a file"),
         (frame, {"sql": "FROM source"}, "rows that are not a file"),
         (None, {}, "no source is given"),

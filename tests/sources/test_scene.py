@@ -123,12 +123,16 @@ def test_scene__refused(tmp_path):
     for options, error, match in (
         ({"variable": "reflectance"}, ParameterError, "its features are not known"),
         ({"feature_dim": "band"}, ParameterError, "its features are not known"),
-        (WHERE | {"variable": "a"}, ParameterError, "variable is a, but the variables"),
-        (WHERE | {"label": "a"}, ParameterError, "label is a, but the variables"),
+        (WHERE | {"variable": "a"}, DataError, "no variable 'a'; it has .* with variable"),
+        (WHERE | {"label": "a"}, DataError, "no variable 'a'; it has .* with label"),
         (WHERE | {"feature_dim": "time,time"}, ParameterError, "names 'time' twice"),
-        (WHERE | {"feature_dim": "time,wave"}, DataError, "time, band, y, x, not wave"),
+        (WHERE | {"feature_dim": "time,wave"}, DataError, "no dimension 'wave'; it has 'time', 'b"),
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
-        (WHERE | {"feature_dim": "x", "label": "cover"}, DataError, "cover has the dimensions"),
+        (
+            WHERE | {"feature_dim": "x", "label": "cover"},
+            DataError,
+            "no dimension .*Give cover",
+        ),
         (WHERE | {"label": "height"}, DataError, "height has the label"),
         (WHERE | {"target": "height,name"}, DataError, "name has dtype"),
     ):
