@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.frames import labels_of
+from dask_nrbfn.sources.frames import labels_of, plain_rows
 
 N = 12
 TRUTH = np.arange(N) % 3 == 0
@@ -152,8 +152,8 @@ def test_frame__missing_value_of_a_nullable_column_is_no_number():
 
 def test_frame__sparse_columns_of_pandas_are_numbers():
     frame = pd.DataFrame({"a": pd.arrays.SparseArray([0, 1.5]), "y": pd.arrays.SparseArray([0, 1])})
-    dataset = ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
-    assert (dataset.X[:].tolist(), dataset.y[:].tolist()) == ([[0.0], [1.5]], [0, 1])
+    assert plain_rows(frame[["a"]]).tolist() == [[0.0], [1.5]]
+    assert labels_of(frame["y"]).stored().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
