@@ -98,9 +98,10 @@ def predict_scene(
     ------
     DataError
         If the features are not those of the training rows, or a value is infinite.
-    ExistsError, RunMismatchError, ParameterError, StorageError
-        If `out` cannot be written, or another map was begun there; if the model has no
-        probabilities or scores.
+    RunMismatchError
+        If the scene changes while it is mapped.
+    ExistsError, ParameterError, StorageError
+        If `out` cannot be written, or the model has no probabilities or scores.
     """
     check_map_place(out, overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
