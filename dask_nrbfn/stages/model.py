@@ -27,6 +27,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import versions_of
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
@@ -50,8 +51,9 @@ def _read_results(run: Run, leaves: list[str]) -> None:
         Model.read(open_version(open_group(run.location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
-    # Models of later versions cannot be computed again, so their errors pass through.
-    Model.load(run.location)
+    if versions_of(run.attributes):
+        # Models of later versions cannot be computed again, so their errors pass through.
+        Model.load(run.location)
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:

@@ -45,12 +45,6 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def place_path(new: Path, target: Path) -> None:
-    """Rename a file or directory to a free name."""
-    place_new(new, target)
-    flush(target.parent)
-
-
 def replace_path(new: Path, target: Path) -> None:
     """Replace `target`, which may exist, with the complete file or directory `new`.
 
@@ -63,6 +57,7 @@ def replace_path(new: Path, target: Path) -> None:
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
     with suppress(FileNotFoundError):
         os.rename(target, old)
-    place_path(new, target)
+    place_new(new, target)
+    flush(target.parent)
     # Other jobs remove it too.
     shutil.rmtree(old, ignore_errors=True)

@@ -405,10 +405,11 @@ class Run:
         with ThreadPoolExecutor(_REQUESTS) as pool:
             records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
             complete = {parts: record for parts, record in records if record is not None}
+        sums = [parts for parts in complete if len(parts) > 1]
         finished = {
             parts: record
             for parts, record in complete.items()
-            if not any(is_part_of(parts, other) for other in complete)
+            if not any(is_part_of(parts, other) for other in sums)
         }
         self.drop_part(stage, *(parts for parts in stored if parts not in finished))
         return finished

@@ -84,14 +84,9 @@ def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, "checksum": checksum(content)}
 
 
-def is_sealed(attributes: Mapping[str, Any]) -> bool:
-    """Return whether attributes have the right checksum."""
-    return sealed(attributes) == attributes
-
-
 def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
     """Raise DamagedDataError if the attributes of `place` fail their checksum."""
-    if not is_sealed(attributes):
+    if sealed(attributes) != attributes:
         raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
 
 
