@@ -1,12 +1,9 @@
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.folds import fold_block, folds_of_rows
-from tests.numeric.chunkings import row_chunkings
 from tests.numeric.frozen import read_only
 
 MASK = 2**64 - 1
@@ -26,15 +23,6 @@ def test_folds__naive(start, seed, n_folds):
     expected = [splitmix(row ^ splitmix(seed)) % n_folds for row in range(start, start + 50)]
     assert folds.dtype == np.int64
     assert folds.tolist() == expected
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 2**32 - 1), n_folds=st.integers(1, 9))
-@settings(max_examples=50)
-def test_folds__any_blocks(lengths, seed, n_folds):
-    edges = np.cumsum([0, *lengths]).tolist()
-    options = {"n_folds": n_folds, "seed": seed}
-    blocks = [folds_of_rows(a, b, **options) for a, b in pairwise(edges)]
-    assert np.concatenate(blocks).tolist() == folds_of_rows(0, edges[-1], **options).tolist()
 
 
 @read_only

@@ -1,11 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse import random_array
 
 from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels, hash_rows, hash_values
-from tests.numeric.chunkings import row_chunkings, split
 
 
 def naive_splitmix(x):
@@ -41,14 +38,6 @@ def test_hash_rows__same_for_sparse_rows(n_columns):
     np.testing.assert_array_equal(hash_rows(X, seed=3), hash_rows(X.toarray(), seed=3))
     np.testing.assert_array_equal(hash_values(X), hash_values(X.toarray()))
     assert len(set(hash_rows(X, seed=3).tolist())) == len(np.unique(X.toarray(), axis=0))
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_hash_rows__any_blocks(lengths, seed):
-    X = np.random.default_rng(seed).normal(size=(sum(lengths), 3))
-    parts = [hash_rows(block, seed=seed) for block in split(X, lengths)]
-    np.testing.assert_array_equal(np.concatenate(parts), hash_rows(X, seed=seed))
 
 
 def test_hash_rows__signed_zeros_are_equal():

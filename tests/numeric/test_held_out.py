@@ -113,18 +113,6 @@ def test_temperature__minimizes_the_log_loss(signal):
     assert best.fun <= at_temperature <= best.fun * (1 + 1e-5)
 
 
-def test_softmax__naive():
-    scores, temperature = draw(20)[0][:, 0], 0.5
-    probabilities = softmax(scores / temperature, scores)
-    powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
-    np.testing.assert_allclose(
-        probabilities, powers / powers.sum(axis=1, keepdims=True), rtol=1e-12
-    )
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
-    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
-    np.testing.assert_array_equal(scores, draw(20)[0][:, 0])
-
-
 def draw_numbers(n_rows, seed=0):
     """Draw predicted (b, A, q) and true numbers (b, q), and weights (b,)."""
     rng = np.random.default_rng(seed)

@@ -7,20 +7,6 @@ from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 
 
-def value(kernel, t):
-    logarithms = -0.5 * t**2
-    kernel.logarithms_in_place(logarithms)
-    return np.exp(logarithms)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernels__are_1_at_0_and_fall(name):
-    values = value(kernel_named(name), np.linspace(0, 30, 301))
-    assert values[0] == 1
-    assert (np.diff(values) < 0).all()
-    assert (values > 0).all() or name == "gaussian"
-
-
 @pytest.mark.parametrize("name", ["gaussien", "kernels", "__init__", "", "os"])
 def test_kernel_named__unknown(name):
     with pytest.raises(ParameterError, match=f"kernel is {name!r}") as error:

@@ -139,14 +139,6 @@ def test_moments__narrow_codes_count_past_their_range(dtype):
     assert moments.cross.tolist() == [[0.0], [300.0]]
 
 
-def test_add_in_place__same_bits_as_a_sum():
-    a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
-    total = a + b
-    a += b
-    assert_same(a, total, rtol=0)
-    assert_same(b, moments_of(6, 4, seed=1), rtol=0)
-
-
 @pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 5), (1, 1), (9, 600)])
 def test_check_moments__whole(n_rows, n_basis):
     check_moments(moments_of(n_rows, n_basis), n_rows)

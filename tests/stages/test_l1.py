@@ -50,21 +50,6 @@ def test_fit__is_the_ridge_that_is_written_out(penalty):
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.9
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"components": 20, "features": "normalized"},
-        {"penalty": "clusters", "basis": "kmeans"},
-        {"locality": 1e-4, "basis": "sknn", "n_neighbors": 6},
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-def test_fit__every_kind_learns(changes):
-    X, y = spirals(300)
-    model = Model.load(fit(X, y, replace(PARAMS, width_factor=0.4, **changes)).location)
-    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.8
-
-
 def steps(n_rows, p, seed=0):
     """Return rows and classes that thresholds of three columns decide; the others are noise."""
     X = np.random.default_rng(seed).normal(size=(n_rows, p))

@@ -293,18 +293,6 @@ def test_tune__more_folds_than_half_the_rows():
         tune(X, y, tuning=replace(ONE, folds=10**12))
 
 
-def test_tune__probabilities_are_calibrated():
-    X, y = spirals(400)
-    model = Model.load(tune(X, y, tuning=replace(ONE, folds=5)).location)
-    X_new, y_new = spirals(400, seed=1)
-    scores = model.scores(X_new)
-    probabilities = model.probabilities(scores)
-    log_loss = -np.mean(np.log(probabilities[np.arange(400), y_new]))
-    best = min(naive_log_loss(scores, y_new, 2.0**power) for power in np.arange(-10, 2, 0.1))
-    assert log_loss < 1.1 * best
-    assert naive_log_loss(scores, y_new, 1.0) > 1.3 * best
-
-
 @pytest.mark.parametrize("folds", [2, 5])
 def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class(folds):
     def rows(n_rows, seed):
