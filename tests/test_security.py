@@ -14,7 +14,6 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
@@ -129,13 +128,3 @@ def test_run__a_part_that_names_an_attempt_outside_is_damaged(tmp_path, run):
     edit(part / "zarr.json", name_outside)
     with pytest.raises(DamagedResultError, match=r"'\.' or '\.\.'"):
         Run.open(run.location).read_part("moments", 0, "cross")
-
-
-def test_report__names_in_a_run_are_text(tmp_path):
-    X, y = spirals(90)
-    labels = np.array(["<script>alert(1)</script>", "b", "c"])[y]
-    dataset = write_table(tmp_path / "data", X, labels)
-    params = FitParams(basis="random", basis_size=9, alpha=1e-6)
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
-    write_report(run, tmp_path / "run.html")
-    assert "<script" not in (tmp_path / "run.html").read_text()

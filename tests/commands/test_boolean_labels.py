@@ -61,16 +61,6 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
 
 
-@pytest.mark.parametrize(
-    ("texts", "classes"),
-    [(["0", "1"], [0, 1]), (["False", "1"], ["1", "False"]), (["true", "yes"], ["true", "yes"])],
-)
-def test_csv__other_labels_than_true_and_false_stay_as_they_are(tmp_path, texts, classes):
-    rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
-    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y")
-    assert dataset.classes.tolist() == classes
-
-
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     "form", ["scene", "arrays", "cells", "dask", "nullable", "npz", "parquet", "nullable cells"]

@@ -72,6 +72,7 @@ def close(found, expected, atol=1e-8):
     np.testing.assert_allclose(found, expected, atol=atol * np.abs(expected).max())
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
     rows, further = table(targets), table(targets, seed=3)[0]
@@ -153,6 +154,7 @@ def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
         np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
 
 
+@pytest.mark.slow
 def test_update_cells__refreshed(tmp_path):
     rows = table("classes")
     first, second = parts(rows, 250)

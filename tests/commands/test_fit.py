@@ -3,6 +3,7 @@ import random
 import signal
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier
-from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
@@ -76,19 +76,6 @@ def test_fit__float16_gives_the_bits_of_the_same_values():
     assert first == second
 
 
-def test_fit__string_labels_give_the_network_of_their_codes():
-    X, y = spirals(150)
-    names = np.array(["außen", "b", ""])[y]
-    order = np.argsort(np.array(["außen", "b", ""]))
-    coded, named = fit_in_memory(X, y), fit_in_memory(X, names)
-    model = Model.load(named.location)
-    assert model.classes.tolist() == ["", "außen", "b"]
-    # The rows of cross stand in another order, so its products may be rounded otherwise; alpha=1e-4
-    # raises that from 1e-16 to at most 1e-12.
-    weights = Model.load(coded.location).weights[order]
-    np.testing.assert_allclose(model.weights, weights, rtol=1e-9, atol=1e-11 * weights.max())
-
-
 @pytest.mark.parametrize("scale", ["standard", "unit"])
 def test_fit__scaling_equals_scaling_beforehand(scale):
     X, y = spirals(200)
@@ -108,15 +95,6 @@ def test_fit__duplicates_and_a_constant_column():
     neighbors = run.read("neighbors/indices")
     assert not np.any(neighbors == np.arange(300)[:, None])
     assert np.all(run.read("neighbors/distances") == 0.0)
-
-
-def test_fit__second_start_does_nothing(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    first = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
-    before = first.stages
-    assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
-    assert list(before) == [stage.name for stage in stages_of_run(first)]
 
 
 def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
@@ -170,6 +148,7 @@ fit_dataset(dataset, sys.argv[2], FitParams(alpha=1e-4), InlineEngine())
 """
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("written", [1, 2, 5, 8])
 def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     dataset = write_table(tmp_path / "data", *spirals(100))
@@ -222,13 +201,15 @@ PARTED = dataclasses.replace(CUT, n_partitions=4)
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Give a dataset and the weights of undisturbed fits."""
+    """Give a dataset, and a function that returns the weights of an undisturbed fit."""
     root = tmp_path_factory.mktemp("undisturbed")
     dataset = write_table(root / "data", *spirals(300), chunk_rows=70)
-    weights = {}
-    for number, params in enumerate((CUT, PARTED)):
-        run = fit_dataset(dataset, root / str(number), params, InlineEngine(), min_recall=0.0)
-        weights[params] = run.read("weights/values").tobytes()
+
+    @cache
+    def weights(params):
+        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), min_recall=0.0)
+        return run.read("weights/values").tobytes()
+
     return dataset, weights
 
 
@@ -264,8 +245,8 @@ def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, see
             fit_dataset(dataset, place, params, CountingEngine(0, label=stop), min_recall=0.0)
     cut_power(place, seed)
     run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
-    assert run.read("weights/values").tobytes() == weights[params]
-    assert Model.load(place).weights.tobytes() == weights[params]
+    assert run.read("weights/values").tobytes() == weights(params)
+    assert Model.load(place).weights.tobytes() == weights(params)
 
 
 def mismatch(tmp_path, dataset, params):
@@ -358,12 +339,6 @@ def test_fit__damaged_chunk_is_found_before_the_search(tmp_path, harm, error, pr
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
     harm(tmp_path / "data" / "X" / "c" / "2" / "0")
     assert problem in refused(error, dataset, engine=CountingEngine(1))
-
-
-def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
-    X, y = spirals(50)
-    table = write_table(MemoryStore(), X, y)
-    assert "memory of this process" in refused(ParameterError, table, engine=two_workers)
 
 
 @pytest.mark.fast_cases(2)

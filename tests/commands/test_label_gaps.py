@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 
 import dask.array as da
 import dask.dataframe as dd
@@ -13,7 +12,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, surfaces
 
@@ -42,6 +41,7 @@ def write(place, frame):
     return place
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("mark", ["", "nan"])
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -54,6 +54,7 @@ def test_ingest__empty_label_cells_are_unlabelled(tmp_path, suffix, labels, mark
     assert dataset.codes().tolist() == codes.tolist()
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labels):
@@ -136,6 +137,7 @@ def test_ingest__no_row_has_a_label(tmp_path):
         ingest_file(file, MemoryStore(), label="y", missing="drop")
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("mark", ["", np.nan])
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_ingest_arrays__labels_that_are_missing(labels, mark):
@@ -160,24 +162,3 @@ def test_ingest_dask__a_block_without_labels():
     labels = dd.from_pandas(y, npartitions=2)
     dataset = ingest_dask(frame, labels, MemoryStore(), unlabelled="")
     assert (dataset.n_unlabelled, dataset.classes.tolist()) == (40, ["a", "b"])
-
-
-@pytest.mark.parametrize("mark", ["abc", 0.5])
-def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
-    file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
-    with pytest.raises(ParameterError, match="but the labels are numbers"):
-        ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
-
-
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):
-    frame = table(NAMES[Y])
-    frame.loc[[1, 4, 6], "a"] = None
-    file, rows = write(tmp_path / f"rows{suffix}", frame), tmp_path / "rows"
-    problem, fix = refuse("ingest", file, rows, "--label", "y")
-    assert problem == (f"{file} has no value in some rows of 2 columns: 'y' {GAPS.sum()}, 'a' 3.")
-    for options in (["--missing", "drop"], ["--missing", "impute", "--unlabelled", ""]):
-        assert all(option in fix for option in options[::2])
-        succeed("ingest", file, rows, "--label", "y", *options)
-        shutil.rmtree(rows)

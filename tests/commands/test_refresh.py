@@ -101,6 +101,7 @@ def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
     assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
 
 
+@pytest.mark.slow
 def test_refresh_run__of_given_datasets(tmp_path, run, rows):
     refresh_run(run.location, [rows[2]], InlineEngine())
     assert Model.load(run.location).digest() == joined(tmp_path, rows[2:]).digest()

@@ -21,7 +21,6 @@ from dask_nrbfn.commands.update import (
     update_run,
 )
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.measure import measure
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -242,16 +241,6 @@ def test_update_run__peaks_stay_below_what_was_said(tmp_path, n_features):
             assert record["peak_bytes"] <= record["predicted_bytes"]
 
 
-def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
-    before = Model.load(run.location)
-    update(run, rows[1])
-    after = Model.load(run.location)
-    assert not np.array_equal(before.weights, after.weights)
-    np.testing.assert_array_equal(before.basis, after.basis)
-    scored = after.scores(rows[2].X[:]).argmax(axis=1) != rows[2].y[:]
-    assert evaluate_dataset(run.location, rows[2], InlineEngine()).n_errors == scored.sum()
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "weights of 1"])
 def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again):
@@ -351,22 +340,6 @@ def test_update_run__killed_while_an_old_version_is_deleted(run, rows, monkeypat
     assert update(run, rows[1])["version"] == 3
     versions = Path(run.location) / "versions"
     assert sorted(path.name for path in versions.iterdir() if path.is_dir()) == ["2", "3"]
-
-
-def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
-    class TwiceEngine(InlineEngine):
-        """Runs every task once more when it is done, as if its worker had been thought lost."""
-
-        def _finished(self, task, waiting, label):
-            while waiting:
-                number, values = waiting.popleft()
-                measured = measure(task, *values)
-                measure(task, *values)
-                yield number, measured
-
-    for dataset in rows[1:]:
-        update(run, dataset, TwiceEngine())
-    assert_moments(run, *table_of(rows))
 
 
 class BusyEngine(InlineEngine):

@@ -43,6 +43,7 @@ def test_fit__paper_penalty_is_silent_and_recorded(table):
     assert not [each for each in find_concerns(FinishedRun.of(run)) if "condition" in str(each)]
 
 
+@pytest.mark.slow
 def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_workers, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

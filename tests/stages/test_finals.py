@@ -136,6 +136,7 @@ def test_size__doubles_while_it_gains():
     assert run.chosen_params.basis_size <= best["n_basis"]
 
 
+@pytest.mark.slow
 def test_size__of_low_confidence_beside_a_draw():
     params = replace(PARAMS, basis="sknn")
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",))
@@ -155,6 +156,7 @@ def test_size__of_numbers():
     assert run.chosen_params.basis_size == 16
 
 
+@pytest.mark.slow
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))

@@ -65,7 +65,7 @@ def test_recall__an_exact_search_at_once_needs_no_audit():
 
 def test_recall__below_the_floor(dataset):
     place = MemoryStore()
-    for _ in range(3):
+    for _ in range(2):
         # However often it is started: no stage more is done.
         with pytest.raises(RecallError) as caught:
             fit_dataset(dataset, place, POOR, InlineEngine())

@@ -36,7 +36,7 @@ def fit(X, y, params=PARAMS, **options):
 @pytest.fixture
 def to_the_end(monkeypatch):
     """Stop at the least alone."""
-    monkeypatch.setattr(refine, "MAX_PASSES", 100)
+    monkeypatch.setattr(refine, "MAX_PASSES", 40)
     monkeypatch.setattr(refine, "LEAST_DECREASE", -np.inf)
     monkeypatch.setattr(refine, "LEAST_GRADIENT", 1e-7)
 

@@ -120,6 +120,7 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
     monkeypatch.setattr(refine, "next_weights", lambda points, _: 1e308 * points[0].weights)
@@ -129,6 +130,7 @@ def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
     assert (record.taken, record.stopped) == (1, "validation")
 
 
+@pytest.mark.slow
 def test_validation__a_dataset_of_its_own_is_judged():
     X, y = table(400)
     train, judged = (
