@@ -145,14 +145,14 @@ def test_embed__a_basis_beyond_the_memory():
         )
 
 
-def test_embed__a_run_is_of_one_kind(tmp_path):
+def test_embed__a_run_is_of_one_kind():
     X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = embed(dataset, place=tmp_path / "run")
+    dataset = write_table(MemoryStore(), X, y)
+    run = embed(dataset, place=MemoryStore())
     with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish the run with embed"):
         fit_dataset(dataset, run.location, run.chosen_params, ENGINE)
     other = replace(run.chosen_params, alpha=1e-6)
-    fitted = fit_dataset(dataset, tmp_path / "fitted", other, ENGINE)
+    fitted = fit_dataset(dataset, MemoryStore(), other, ENGINE)
     with pytest.raises(RunMismatchError, match="begun by fit"):
         embed(dataset, other, fitted.location)
 

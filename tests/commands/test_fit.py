@@ -97,17 +97,18 @@ def test_fit__duplicates_and_a_constant_column():
     assert np.all(run.read("neighbors/distances") == 0.0)
 
 
-def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
+def test_fit__resuming_keeps_finished_parts(caplog):
     X, y = spirals(200)
-    dataset = write_table(tmp_path / "data", X, y)
+    dataset = write_table(MemoryStore(), X, y)
+    place = MemoryStore()
     params = FitParams(alpha=1e-4, n_parts=4)
     # Four parts each of columns, neighbors, confidence and width, codes, basis, two of moments.
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 2 + 2))
-    run = Run.open(tmp_path / "run")
+        fit_dataset(dataset, place, params, CountingEngine(4 * 4 + 2 + 2))
+    run = Run.open(place)
     assert set(run.finished_parts("moments")) == {range(1), range(1, 2)}
     caplog.set_level("INFO", logger="dask_nrbfn")
-    fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    fit_dataset(dataset, place, params, InlineEngine())
     assert "moments: 2 of 4 parts found" in caplog.text
 
 
@@ -161,14 +162,15 @@ def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
 
 
-def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
+def test_fit__a_search_goes_on_as_it_began(monkeypatch):
     X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
+    dataset = write_table(MemoryStore(), X, y)
+    place = MemoryStore()
     params = FitParams(alpha=1e-4, n_parts=3)
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4))
+        fit_dataset(dataset, place, params, CountingEngine(4))
     monkeypatch.setattr(SearchedRows, "faster_method", lambda *_, **__: "approximate")
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(dataset, place, params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
 
 
@@ -357,10 +359,11 @@ def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     assert network.params_.n_neighbors == run.chosen_params.n_neighbors
 
 
-def test_fit__resumes_a_run_with_the_neighbours_of_the_default(tmp_path):
+def test_fit__resumes_a_run_with_the_neighbours_of_the_default():
     dataset = write_table(MemoryStore(), *spirals(60))
-    fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=20), InlineEngine())
-    fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
+    place = MemoryStore()
+    fit_dataset(dataset, place, FitParams(n_neighbors=20), InlineEngine())
+    fit_dataset(dataset, place, FitParams(), InlineEngine())
 
 
 def test_fit__neighbours_among_rows_with_a_label():
