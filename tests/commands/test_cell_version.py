@@ -79,6 +79,7 @@ def test_update_cells__added_rows_are_as_if_fitted(targets):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
     run = fit_dataset(write(MemoryStore(), *first), MemoryStore(), PARAMS, ENGINE)
+    close(Model.load(run.location).scores(further), naive_scores(run, first, further))
     second = write(MemoryStore(), *second)
     with pytest.raises(WorseModelError, match="error of 0"):
         update_run(run.location, second, ENGINE, max_new_error=0.01)

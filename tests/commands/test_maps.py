@@ -1,11 +1,6 @@
 """Maps of scenes, in Python and by the command line."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import fsspec
 import numpy as np
@@ -24,7 +19,7 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.scorer import Scorer
-from tests.cli.program import PROGRAM, refuse, succeed
+from tests.cli.program import refuse, succeed
 from tests.scenes import CLASSES, drawn_scene, predicted, write_scene
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
@@ -176,29 +171,6 @@ def test_scene__netcdf_and_urls(place, expected, tmp_path, engine, is_remote):
     np.testing.assert_array_equal(found["label"], expected)
 
 
-@pytest.mark.slow
-def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
-    written, out = tmp_path / "scene.nc", tmp_path / "map"
-    scene = drawn_scene((2, 70, 90))[["reflectance"]]
-    scene.to_netcdf(written, engine="h5netcdf", encoding={"reflectance": {"zlib": True}})
-    arguments = ["predict", place / "run", written, out, *OPTIONS]
-    without = (
-        "import sys; sys.modules['h5netcdf'] = sys.modules['netCDF4'] = None; "
-        "from dask_nrbfn.cli import main; main()"
-    )
-    command = [sys.executable, "-c", without, *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert process.returncode == 2
-    assert "installs xarray and h5netcdf" in process.stderr
-    whole = written.read_bytes()
-    middle = len(whole) // 2
-    written.write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
-    assert f"reflectance in {written} cannot be read" in refuse(*arguments)[0]
-    written.write_bytes(whole[:20_000])
-    assert f"{written} cannot be opened by xarray" in refuse(*arguments)[0]
-    assert not out.exists()
-
-
 def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected):
     monkeypatch.setattr("dask_nrbfn.sources.scene.BOX_PIXELS", 1)
     scored, real = [], Scorer.pixels
@@ -279,26 +251,3 @@ def test_predict__program_refuses(place, tmp_path):
     ):
         assert message in " ".join(refuse(*arguments))
     assert list(tmp_path.iterdir()) == [netcdf]
-
-
-@pytest.mark.slow
-def test_predict__killed_and_started_again(place, tmp_path):
-    scene = drawn_scene((2, 300, 300))
-    written = write_scene(scene, tmp_path / "scene.zarr", chunks=(1, 3, 300, 300))
-    out, unfinished = tmp_path / "map.zarr", tmp_path / ".map.zarr.unfinished"
-    command = [*PROGRAM, "predict", place / "run", written, out, *OPTIONS]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not list(unfinished.glob("label/c/*/*/*")):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = {file: file.stat().st_mtime_ns for file in unfinished.glob("label/c/*/*/*")}
-    assert kept
-    assert not out.exists()
-    succeed(*command[len(PROGRAM) :])
-    for file, written_at in kept.items():
-        assert (out / file.relative_to(unfinished)).stat().st_mtime_ns == written_at
-    network = NRBFNClassifier.load(place / "run")
-    found = xr.open_zarr(out, chunks=None)["label"]
-    np.testing.assert_array_equal(found, predicted(network, scene["reflectance"], "band"))

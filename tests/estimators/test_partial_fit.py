@@ -202,11 +202,6 @@ def test_partial_fit__classes_that_the_first_batch_lacks(basis, names, balanced)
         assert_weights(fitted, X, labels)
 
 
-def test_partial_fit__few_rows_and_many_classes():
-    fitted = NRBFNClassifier(alpha=1e-3).partial_fit(X[:3], [0, 1, 0], classes=np.arange(10))
-    assert fitted.predict_proba(X).shape == (len(X), 10)
-
-
 def test_partial_fit__a_first_batch_of_one_class():
     one = Y == 2
     fitted = network().partial_fit(X[one], Y[one], classes=range(3))

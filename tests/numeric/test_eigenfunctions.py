@@ -18,28 +18,9 @@ def drawn(n_basis=40, width=0.8, **options):
     return X, y, RadialFeatures.from_basis(X[:n_basis], width, **options)
 
 
-def averages(features):
-    """Return D^-1 K and s, from explicit differences of the basis rows."""
-    K = np.exp(-(reference_distances(features.basis, features.basis) ** 2) / 2 / features.width**2)
-    degrees = K.sum(axis=1)
-    return K / degrees[:, None], degrees / degrees.sum()
-
-
 def sums(features, X, y):
     Phi, T = features.activations(X), np.eye(3)[y]
     return Phi, T, Phi.T @ Phi, T.T @ Phi
-
-
-def test_eigenfunctions__are_those_of_the_average():
-    _, _, features = drawn()
-    found = eigenfunctions(features, 12)
-    A, s = averages(features)
-    psi = found.coefficients * found.eigenvalues
-    np.testing.assert_allclose(A @ psi, psi * found.eigenvalues, atol=1e-12)
-    np.testing.assert_allclose(psi.T @ (s[:, None] * psi), np.eye(12), atol=1e-12)
-    np.testing.assert_allclose(psi[:, 0], 1.0, rtol=1e-12)
-    expected = np.sort(np.linalg.eigvals(A).real)[::-1][:12]
-    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-12)
 
 
 def test_eigenfunctions__have_a_sign_and_are_nested():
@@ -96,20 +77,6 @@ def test_eigenfunctions__of_groups_far_apart_tell_them_apart_and_begin_with_the_
 def test_eigenfunctions__of_one_row():
     found = eigenfunctions(RadialFeatures.from_basis([[3.0]], 1.0), 5)
     assert (found.coefficients.tolist(), found.eigenvalues.tolist()) == ([[1.0]], [1.0])
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-2])
-def test_solve_components__is_the_ridge_in_the_span(alpha):
-    X, y, features = drawn()
-    Phi, T, gram, cross = sums(features, X, y)
-    B = eigenfunctions(features, 20).coefficients
-    found = solve_components(gram, cross, B, sizes=[3, 20, 7], alphas=[alpha] * 3)
-    for size, solution in zip([3, 20, 7], found, strict=True):
-        Q = np.linalg.qr(B[:, :size])[0]
-        roots = np.sqrt(alpha * np.trace(gram)) * np.eye(size)
-        below = np.zeros((size, 3))
-        beta = np.linalg.lstsq(np.vstack([Phi @ Q, roots]), np.vstack([T, below]), rcond=None)[0]
-        np.testing.assert_allclose(Phi @ solution.weights.T, Phi @ Q @ beta, atol=1e-9)
 
 
 def test_solve_components__where_some_systems_are_singular():

@@ -5,22 +5,14 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.folds import fold_block, folds_of_rows
 from tests.numeric.frozen import read_only
-
-MASK = 2**64 - 1
-
-
-def splitmix(x):
-    """splitmix64 on Python integers (Steele, Lea & Flood 2014)."""
-    z = (x + 0x9E3779B97F4A7C15) & MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
-    return z ^ (z >> 31)
+from tests.numeric.test_hashing import naive_splitmix
 
 
 @pytest.mark.parametrize(("start", "seed", "n_folds"), [(0, 0, 1), (2**33, 2**32 - 1, 7)])
 def test_folds__naive(start, seed, n_folds):
     folds = folds_of_rows(start, start + 50, n_folds=n_folds, seed=seed)
-    expected = [splitmix(row ^ splitmix(seed)) % n_folds for row in range(start, start + 50)]
+    own = naive_splitmix(seed)
+    expected = [naive_splitmix(row ^ own) % n_folds for row in range(start, start + 50)]
     assert folds.dtype == np.int64
     assert folds.tolist() == expected
 

@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
+from tests.numeric.test_distances import LOGARITHMS
 from tests.reference import reference_activations, reference_distances, reference_l1_distances
 
 
@@ -28,14 +29,6 @@ KINDS = [
     for normalized in (True, False)
 ]
 
-# The logarithms of kernels of t, the distance over the width, and how fast they fall in the end.
-LOGARITHMS = {
-    "gaussian": lambda t: -(t**2) / 2,
-    "laplace-l1": lambda t: -t,
-    "laplacian": lambda t: -t,
-    "matern32": lambda t: np.log(1 + 3**0.5 * t) - 3**0.5 * t,
-    "matern52": lambda t: np.log(1 + 5**0.5 * t + 5 * t**2 / 3) - 5**0.5 * t,
-}
 RATES = {"laplace-l1": 1.0, "laplacian": 1.0, "matern32": 3**0.5, "matern52": 5**0.5}
 
 
