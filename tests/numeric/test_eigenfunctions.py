@@ -18,9 +18,28 @@ def drawn(n_basis=40, width=0.8, **options):
     return X, y, RadialFeatures.from_basis(X[:n_basis], width, **options)
 
 
+def averages(features):
+    """Return D^-1 K and s, from explicit differences of the basis rows."""
+    K = np.exp(-(reference_distances(features.basis, features.basis) ** 2) / 2 / features.width**2)
+    degrees = K.sum(axis=1)
+    return K / degrees[:, None], degrees / degrees.sum()
+
+
 def sums(features, X, y):
     Phi, T = features.activations(X), np.eye(3)[y]
     return Phi, T, Phi.T @ Phi, T.T @ Phi
+
+
+def test_eigenfunctions__are_those_of_the_average():
+    _, _, features = drawn()
+    found = eigenfunctions(features, 12)
+    A, s = averages(features)
+    psi = found.coefficients * found.eigenvalues
+    np.testing.assert_allclose(A @ psi, psi * found.eigenvalues, atol=1e-12)
+    np.testing.assert_allclose(psi.T @ (s[:, None] * psi), np.eye(12), atol=1e-12)
+    np.testing.assert_allclose(psi[:, 0], 1.0, rtol=1e-12)
+    expected = np.sort(np.linalg.eigvals(A).real)[::-1][:12]
+    np.testing.assert_allclose(found.eigenvalues, expected, atol=1e-12)
 
 
 def test_eigenfunctions__have_a_sign_and_are_nested():

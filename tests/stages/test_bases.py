@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
@@ -13,8 +11,9 @@ from dask_nrbfn.report.facts import basis_rule
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, write_table
+from tests.tables import spirals
 
 TUNING = TuneParams(
     effort="quick",
@@ -26,13 +25,8 @@ TUNING = TuneParams(
 )
 
 
-def fit(X, y, params, *, basis=None, tuning=None, place=None, engine=None, **options):
-    """Return the finished run of a fit, or of its tuning."""
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place, engine = place or MemoryStore(), engine or InlineEngine()
-    if tuning is None:
-        return fit_dataset(dataset, place, params, engine, basis=basis)
-    return tune_dataset(dataset, place, params, tuning, engine, basis=basis)
+def fit(X, y, params, *, basis=None, **options):
+    return fit_table(X, y, params, of_fit={"basis": basis}, **options)
 
 
 def sorted_rows(rows):

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
@@ -14,7 +12,8 @@ from dask_nrbfn.stages import metric
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_l1_distances
-from tests.tables import spirals, write_table
+from tests.stages.fits import fit_table
+from tests.tables import spirals
 
 ENGINE = InlineEngine()
 PARAMS = FitParams(
@@ -23,9 +22,7 @@ PARAMS = FitParams(
 
 
 def fit(X, y, params=PARAMS, **options):
-    kind = "y" if np.asarray(y).dtype.kind in "iu" else "target"
-    dataset = write_table(MemoryStore(), X, **{kind: y}, **options)
-    return fit_dataset(dataset, MemoryStore(), params, ENGINE)
+    return fit_table(X, y, params, **options)
 
 
 def kernel_of(X, model):

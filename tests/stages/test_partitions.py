@@ -7,13 +7,13 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, RecallError
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import assert_valid, blobs, naive_neighbors
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
@@ -33,11 +33,8 @@ def params(**changes):
     return FitParams(**(chosen | changes))
 
 
-def fit(X, y, wanted=None, *, engine=None, location=None, min_recall=0.0, **options):
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place = MemoryStore() if location is None else location
-    chosen = wanted or params()
-    return fit_dataset(dataset, place, chosen, engine or InlineEngine(), min_recall=min_recall)
+def fit(X, y, wanted=None, *, min_recall=0.0, **options):
+    return fit_table(X, y, wanted or params(), of_fit={"min_recall": min_recall}, **options)
 
 
 def neighbors(run):
@@ -143,7 +140,7 @@ def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkey
     monkeypatch.setattr("dask_nrbfn.stages.exact_search.MAX_TARGETS", 4)
     place = MemoryStore()
     with pytest.raises(RecallError) as caught:
-        fit(X, y, params(overlap=1), location=place)
+        fit(X, y, params(overlap=1), place=place)
     assert caught.value.problem.startswith("5 rows have fewer than n_neighbors=10")
     assert "Lower n_partitions or raise overlap" in caught.value.remedy
     assert "neighbors" not in Run.open(place).stages
