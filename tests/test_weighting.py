@@ -40,26 +40,8 @@ def assert_same_network(model, other, rtol=1e-10):
     assert model.spectral_risk == pytest.approx(other.spectral_risk, rel=1e-9)
 
 
-def imbalanced(n_rows=240):
-    """Draw rows of two classes, three times as many of one as of the other."""
-    X, _ = spirals(n_rows, n_classes=2)
-    return X, (np.arange(n_rows) % 4 == 0).astype(int)
-
-
 def counts_of(n_rows, seed=0):
     return np.random.default_rng(seed).integers(1, 5, n_rows)
-
-
-def test_balanced__equals_repeating_the_smaller_class():
-    X, y = imbalanced()
-    params, basis = given_rows(X, class_weight="balanced", features="plain")
-    plain, _ = given_rows(X, features="plain")
-    repeats = np.where(y == 1, 3, 1)
-    balanced = fit(X, y, params, basis=basis, chunk_rows=37)
-    repeated = fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats), plain, basis=basis)
-    assert_same_network(balanced, repeated)
-    alike = fit(X, y, plain, basis=basis)
-    assert not np.allclose(balanced.weights, alike.weights, rtol=1e-2)
 
 
 def test_weights__equal_repeated_rows():

@@ -20,7 +20,7 @@ from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
 INLINE = ("--workers", 0)
-PARAMS, ENGINE = FitParams(scale="standard", alpha=1e-6), InlineEngine()
+PARAMS = FitParams(scale="standard", alpha=1e-6)
 
 
 def people(n_rows, seed=0):

@@ -83,12 +83,6 @@ def test_embed__the_basis_of_a_fit_with_labels_and_one_that_is_given():
     np.testing.assert_array_equal(Model.load(given.location).basis, X[:50])
 
 
-def test_embed__by_default_two_coordinates_of_drawn_rows():
-    run = embed(table(), FitParams())
-    assert Model.load(run.location).weights.shape == (2, 50)
-    assert embed(table(n_rows=3), FitParams()).stages["basis"]["n_basis"] == 3
-
-
 def test_embed__predictions_are_the_coordinates(tmp_path):
     dataset = table(tmp_path / "data")
     run = embed(dataset, place=tmp_path / "run")

@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 
 N = 23
 
@@ -123,17 +122,6 @@ def test_ingest__weights_that_do_not_fit(tmp_path, ingest, weights, message):
     X, y, _ = weighted_table()
     with pytest.raises(DataError, match=message):
         ingest(tmp_path, X, y, weights)
-
-
-def test_ingest__weights_without_labels(tmp_path):
-    X, _, weights = weighted_table()
-    dataset = ingest_dask(
-        da.from_array(X, chunks=(5, 2)), None, tmp_path / "a", weights=da.from_array(weights)
-    )
-    assert dataset.y is None
-    np.testing.assert_array_equal(weights_of(dataset), weights)
-    same = ingest_arrays(X, None, tmp_path / "b", weights=weights.tolist())
-    assert dataset.fingerprint == same.fingerprint
 
 
 def numbers_in_arrays(place, X, T, **options):
@@ -267,20 +255,6 @@ def test_ingest__text_is_no_number():
         lazy = dd.from_pandas(target, npartitions=2)
         with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
             ingest_dask(da.from_array(X), None, MemoryStore(), target=lazy)
-
-
-@pytest.mark.parametrize("ingest", [ingest_arrays, ingest_dask])
-def test_ingest__numbers_beside_labels(ingest):
-    with pytest.raises(ParameterError, match="y and target are both given"):
-        ingest(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
-
-
-def test_ingest__numbers_are_described(tmp_path):
-    X, T = numbered_table()
-    ingest_arrays(X, None, tmp_path / "data", target=pd.DataFrame(T, columns=["s", "t"]))
-    described = describe(tmp_path / "data")
-    assert described["target_names"] == ["s", "t"]
-    assert not {"n_classes", "classes", "class_counts"} & described.keys()
 
 
 @pytest.mark.parametrize(

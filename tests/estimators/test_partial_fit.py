@@ -18,7 +18,7 @@ from dask_nrbfn.errors import (
 from tests.tables import spirals, write_table
 
 X, Y = spirals(300)
-FIRST, SECOND, THIRD = BATCHES = [(X[place::3], Y[place::3]) for place in range(3)]
+FIRST, SECOND, THIRD = [(X[place::3], Y[place::3]) for place in range(3)]
 OPTIONS = {"basis": "random", "basis_size": 30, "alpha": 1e-6, "width_factor": 0.4}
 
 

@@ -26,14 +26,6 @@ def assert_measured(rows, queries, indices, *, rtol):
     return neighbors
 
 
-@given(n_rows=st.integers(2, 30), n_features=st.integers(1, 5), data=st.data())
-@settings(max_examples=40)
-def test_measure_neighbors__equals_naive(n_rows, n_features, data):
-    k = data.draw(st.integers(1, n_rows - 1))
-    rows = blobs(n_rows, n_features)
-    assert_measured(rows, np.arange(n_rows), random_neighbors(n_rows, k), rtol=1e-14)
-
-
 @pytest.mark.parametrize("offset", [1e4, -1e8, 1e12])
 def test_measure_neighbors__far_offset(offset):
     rows = blobs(60, 5) + offset

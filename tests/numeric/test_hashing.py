@@ -81,11 +81,6 @@ def test_content_of_rows__adds_up_in_any_order(labels, weights):
     assert sum(content(piece) for piece in pieces) % 2**64 == whole
 
 
-@pytest.mark.parametrize("dtype", ["i4", "u2", "f4", "f8"])
-def test_content_of_rows__is_that_of_the_values(dtype):
-    assert content_of_rows(X.astype(dtype), Y, None) == content_of_rows(X, Y, None)
-
-
 def test_content_of_rows__text_of_both_kinds():
     text = np.array(["a", "bb", "ccc"])[Y]
     other = text.astype(np.dtypes.StringDType())

@@ -85,24 +85,6 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     assert whole.cross.sum() == pytest.approx(sum(lengths), rel=1e-12)
 
 
-def weighted(Phi, codes, weights):
-    """Return the moments of rows with weights, whose roots multiply them."""
-    factors, sums = np.sqrt(weights), MomentSums(Phi.shape[1], N_CLASSES)
-    sums.add(factors[:, None] * Phi, CLASSES.bordered(codes, factors))
-    return sums.moments()
-
-
-def test_moments__weights_naive():
-    Phi, codes = draw(20, 5)
-    weights = np.random.default_rng(1).uniform(0.1, 9.0, 20)
-    moments = weighted(Phi, codes, weights)
-    F = np.eye(N_CLASSES)[codes]
-    np.testing.assert_allclose(moments.gram(), Phi.T @ np.diag(weights) @ Phi, rtol=1e-12)
-    np.testing.assert_allclose(moments.cross, F.T @ np.diag(weights) @ Phi, rtol=1e-12)
-    np.testing.assert_allclose(moments.target_sums, F.T @ weights, rtol=1e-12)
-    assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-12)
-
-
 @given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_subtract_in_place__leaves_the_other_rows(held, seed):

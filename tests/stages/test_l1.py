@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import metric
@@ -15,7 +14,6 @@ from tests.reference import reference_l1_distances
 from tests.stages.fits import fit_table
 from tests.tables import spirals
 
-ENGINE = InlineEngine()
 PARAMS = FitParams(
     kernel="laplace-l1", basis="random", basis_size=30, features="plain", alpha=1e-6, n_parts=2
 )

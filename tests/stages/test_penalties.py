@@ -244,20 +244,6 @@ def test_search__tries_the_penalties_that_the_features_are_for():
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (
-            replace(DRAWN, penalty="kernel", features="normalized"),
-            "penalty is kernel, but features is normalized. Give features=plain, or",
-        ),
-        (replace(DRAWN, penalty="clusters"), "penalty is clusters, but basis is random. Give"),
-    ],
-)
-def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, message):
-    assert_refused(*spirals(60), params, message)
-
-
-@pytest.mark.parametrize(
     ("params", "changes", "message"),
     [
         (DRAWN, {"features": ("normalized",), "penalties": ("kernel",)},

@@ -40,21 +40,6 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["hu", "--only", "table-9"], "no table table-9; there are table-1, "),
-        (["hu", "--data", "nowhere"], "nowhere is no folder."),
-        (["xue", "--sets", "digits"], "no set digits; there are iris, "),
-        (["que", "--splits", "0"], "--splits must be at least 1."),
-    ],
-)
-def test_tables__refuses(tmp_path, arguments, message):
-    process = run_here("workflows/paper/tables.py", *arguments, cwd=tmp_path)
-    assert process.returncode == 2
-    assert message in process.stderr
-
-
 def test_tables__a_set_that_is_not_there(tmp_path):
     found = run_tables("hu", "--sets", "colon", "--only", "table-2", cwd=tmp_path)
     assert found == {("table-2", "colon", ""): ["", "", "not here"]}
