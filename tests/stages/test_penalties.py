@@ -41,8 +41,8 @@ TUNING = TuneParams(
 )
 
 
-def fit(X, targets, params, **options):
-    return fit_table(X, targets, params, **options)
+def fit(X, targets, params, *, basis=None):
+    return fit_table(X, targets, params, of_fit={"basis": basis})
 
 
 def tune(X, targets, params, tuning=TUNING):
