@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from zarr.storage import MemoryStore
 
 from dask_nrbfn import FitParams, fit_dataset, ingest_file
 from dask_nrbfn.engine import InlineEngine
@@ -16,9 +17,9 @@ def told_of(tmp_path, caplog, factors, **params):
     lines = [",".join(map(str, [*row, label])) for row, label in zip(X * factors, y, strict=True)]
     names = ",".join(f"x{place}" for place in range(len(factors)))
     (tmp_path / "rows.csv").write_text("\n".join([f"{names},label", *lines]))
-    dataset = ingest_file(tmp_path / "rows.csv", tmp_path / "data.zarr", label="label")
+    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="label")
     caplog.clear()
-    fit_dataset(dataset, tmp_path / "run.zarr", FitParams(**PARAMS, **params), InlineEngine())
+    fit_dataset(dataset, MemoryStore(), FitParams(**PARAMS, **params), InlineEngine())
     return [each for each in caplog.messages if "decide the distances" in each]
 
 

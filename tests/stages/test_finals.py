@@ -122,6 +122,7 @@ def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypat
     assert winding.read("basis/rows").shape == (32,)
 
 
+@pytest.mark.slow
 def test_size__doubles_while_it_gains():
     run = tune(
         *spirals(400, n_features=2), tuning=replace(QUICK, effort="normal", scales=("none",))

@@ -113,11 +113,11 @@ def test_fit__what_only_classes_have_is_refused(changes, words):
         fit(X, T, replace(PARAMS, **changes))
 
 
-def test_targets__of_another_kind_are_refused(tmp_path):
+def test_targets__of_another_kind_are_refused():
     X, T = diabetes()
     engine, numbers = InlineEngine(), table_of(X, T)
     labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
-    run = fit_dataset(numbers, tmp_path / "run", PARAMS, engine)
+    run = fit_dataset(numbers, MemoryStore(), PARAMS, engine)
     classifier = fit_dataset(
         labelled, MemoryStore(), FitParams(basis="random", basis_size=5), engine
     )

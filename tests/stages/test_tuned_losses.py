@@ -92,6 +92,7 @@ def test_judged__equals_a_recomputation():
         )
 
 
+@pytest.mark.slow
 def test_judged__begins_with_the_squared_loss(tuned):
     first, (squared,) = REFINE.recorded(tuned).path[0], VALIDATION.recorded(tuned).path
     assert first["error_rate"] == squared["error_rate"]
@@ -100,6 +101,7 @@ def test_judged__begins_with_the_squared_loss(tuned):
     assert first["temperature"] == pytest.approx(2 * squared["temperature"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_taken__is_the_pass_that_labels_held_out_rows_best(tuned):
     (X, y), run = table(), tuned
     record, model = REFINE.recorded(run), Model.load(run.location)
