@@ -1,6 +1,11 @@
+import logging
+
+import numba
 import numpy as np
 import pytest
 
+from dask_nrbfn.errors import plural
+from dask_nrbfn.neighbors.approximate import numba_threads
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 
@@ -73,3 +78,12 @@ def test_plan__a_method_that_is_asked_for_stays():
     assert method == "approximate"
     assert n_partitions > 1000
     assert plan(400_000, 2**33, neighbors="exact") == ("exact", 1)
+
+
+def test_numba_threads__no_more_than_the_process_has(caplog):
+    most = numba.config.NUMBA_NUM_THREADS
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        assert [numba_threads(wanted) for wanted in (1, most, most + 3)] == [1, most, most]
+    assert caplog.messages == [
+        f"approximate search: {plural(most, 'thread')}, because numba has fewer than {most + 3}"
+    ]

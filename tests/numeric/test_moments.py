@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.moments import (
     packed_size,
     unpack_gram,
 )
-from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.chunkings import row_chunkings, split
 
 N_CLASSES = 4  # the last one never has rows
@@ -194,3 +194,26 @@ def test_are_sums_of_rows__a_class_and_a_basis_row_without_any():
     Phi[:, 2] = 0
     taken = of_block(Phi[:10], codes[:10])
     assert are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
+
+
+def draw_numbers(n_rows=60, n_basis=5, n_targets=2, *, far=0.0, seed=0):
+    """Draw plain activations (n, r), numbers (n, q) about `far`, and weights (n,)."""
+    rng = np.random.default_rng(seed)
+    Phi = rng.uniform(0.1, 1.0, (n_rows, n_basis))
+    T = far + Phi @ rng.normal(size=(n_basis, n_targets)) + rng.normal(size=(n_rows, n_targets))
+    return Phi, T, rng.uniform(0.5, 3.0, n_rows)
+
+
+def moments_of_numbers(Phi, T, weights, targets):
+    factors = np.sqrt(weights)
+    return Moments.from_block(factors[:, None] * Phi, targets.bordered(T, factors))
+
+
+def test_check_moments__of_numbers():
+    Phi, T, weights = draw_numbers(far=1e3)
+    Phi /= Phi.sum(axis=1, keepdims=True)
+    moments = moments_of_numbers(Phi, T, weights, NumberTargets(T[0]))
+    check_moments(moments, weights.sum())
+    moments.products[2, 1] += 1e-3
+    with pytest.raises(DamagedDataError, match="damaged"):
+        check_moments(moments, weights.sum())
