@@ -118,6 +118,7 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     assert json.loads(succeed(*evaluate, "--unlabelled", ""))["n_unlabelled"] == 30
 
 
+@pytest.mark.slow
 def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
     file, rows = write(tmp_path / "rows.csv", table(Y)), tmp_path / "rows"
     succeed("ingest", file, rows, "--label", "y", "--missing", "drop")

@@ -119,7 +119,7 @@ def write_labels(path, labels, mark):
     path.write_text("\n".join(["a,b,kind", *lines, ""]))
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["", "none"])
 def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
     monkeypatch.chdir(tmp_path)

@@ -461,6 +461,7 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
 
 
+@pytest.mark.slow
 def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     run = run_in(4)
     with pytest.raises(StoppedError):

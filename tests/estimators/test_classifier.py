@@ -301,3 +301,10 @@ def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, t
     for name in ("alpha", "width_factor", "features", "kernel", "basis_rule"):
         assert getattr(loaded, name) == getattr(tuned, f"{name}_")
     np.testing.assert_array_equal(loaded.predict_proba(table[0]), tuned.predict_proba(table[0]))
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
+@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
+def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
+    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
+        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))

@@ -1,5 +1,7 @@
 """Estimators that are given rows without labels."""
 
+import copy
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -56,3 +58,14 @@ def test_regressor__nan_is_none(tuned):
         network.partial_fit(rows, np.where(labelled[:, None], numbers, np.nan))
     with pytest.raises(ValueError, match="NaN"):
         clone(network).set_params(unlabelled=None).fit(rows, marked)
+
+
+def test_classifier__later_batches_count_with_their_labels():
+    y = np.where(LABELLED, Y, -1)
+    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-6, unlabelled=-1)
+    few = copy.deepcopy(network.partial_fit(X[:80], y[:80]))
+    network.partial_fit(X[80:], y[80:])
+    few.partial_fit(X[80:][LABELLED[80:]], Y[80:][LABELLED[80:]])
+    np.testing.assert_array_equal(network.weights_, few.weights_)
+    with pytest.raises(DataError, match="no row has a label"):
+        network.partial_fit(X[1:3], [-1, -1])
