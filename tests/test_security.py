@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +20,8 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse
 from tests.tables import spirals, write_table
+from tests.test_architecture import PACKAGE, imported_modules
 
-ROOT = Path(__file__).parents[1]
 OUTSIDE = ["../outside/rows", "a/../../outside/rows", "./../outside/rows"]
 
 
@@ -62,14 +61,10 @@ def edit(file, change):
 
 
 def test_package__reads_no_pickle():
-    for path in (ROOT / "dask_nrbfn").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        modules = {
-            name.name.split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in node.names
-        }
+        imported = imported_modules(tree, path.relative_to(PACKAGE), PACKAGE)
+        modules = {module.split(".")[0] for _, module in imported}
         assert not modules & {"pickle", "cloudpickle", "joblib", "dill", "marshal", "shelve"}, path
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

@@ -46,11 +46,6 @@ def naive_log_loss(scores, codes, inverse, weights=None):
     return total
 
 
-def assert_same(sums, other, rtol=1e-12):
-    np.testing.assert_allclose(sums.confusion, other.confusion, rtol=rtol, atol=1e-12)
-    np.testing.assert_allclose(sums.log_losses, other.log_losses, rtol=rtol, atol=1e-12)
-
-
 @pytest.mark.parametrize(("n_rows", "weighted"), [(0, False), (1, True), (30, True)])
 def test_held_out__naive(n_rows, weighted):
     scores, codes = draw(n_rows)
@@ -68,18 +63,6 @@ def test_held_out__naive(n_rows, weighted):
     ]
     places = [INVERSE_TEMPERATURES.tolist().index(inverse) for inverse in (0.25, 1.0, 1024.0)]
     np.testing.assert_allclose(sums.log_losses[:, places], expected, rtol=1e-11, atol=1e-300)
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 99), weighted=st.booleans())
-@settings(max_examples=40)
-def test_held_out__any_split_sums_to_one_block(lengths, seed, weighted):
-    scores, codes = draw(sum(lengths), seed)
-    weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(codes)) if weighted else None
-    added = HeldOutSums.zeros(N_MODELS, N_CLASSES)
-    blocks = [None] * len(lengths) if weights is None else split(weights, lengths)
-    for block in zip(split(scores, lengths), split(codes, lengths), blocks, strict=True):
-        added += HeldOutSums.from_block(*block)
-    assert_same(added, HeldOutSums.from_block(scores, codes, weights))
 
 
 # Signal over noise from one at which hardly anything is known to one that is nearly certain.
