@@ -139,6 +139,7 @@ def test_start__two_threads_load_parts_of_scikit_learn():
     assert "sklearn" in modules
 
 
+@pytest.mark.slow
 def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\n1,2\n3,4\n")

@@ -82,6 +82,7 @@ def test_weights__their_unit_is_free():
     )
 
 
+@pytest.mark.slow
 def test_weights__held_out_errors_count_them():
     """Rows of hardly any weight, of which every label is wrong, make hardly any error."""
     X, y = spirals(200)

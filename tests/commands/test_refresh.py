@@ -142,6 +142,7 @@ def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
     before = Model.load(run.location).digest()
     X, y = rows[2].X[:], rows[2].y[:]
@@ -285,6 +286,7 @@ def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
     assert refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=0.0).n_rows == 2000
 
 
+@pytest.mark.slow
 def test_report__says_that_updates_came_after_the_fit(run):
     text = run_table(Run.open(run.location))
     assert "version            1\n" in text

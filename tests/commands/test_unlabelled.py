@@ -93,6 +93,7 @@ def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplo
         assert after.total_weight == before.total_weight + 60
 
 
+@pytest.mark.slow
 def test_refresh__joins_marked_rows(tmp_path, run):
     rows, labels = spirals(40, seed=3)
     more = write_table(tmp_path / "more", rows, np.r_[labels[:30], [NONE] * 10], unlabelled=NONE)

@@ -291,6 +291,7 @@ def test_update_run__cannot_forget_everything(run, rows):
     assert describe(run.location)["version"] == 0
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("removed", ["", "zarr.json", "parts/zarr.json"])
 @pytest.mark.parametrize("forget", [False, True])
 def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatch, forget, removed):
@@ -318,6 +319,7 @@ def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatc
     assert describe(stored.location)["version"] == expected
 
 
+@pytest.mark.slow
 def test_update_run__killed_while_an_old_version_is_deleted(stored, rows, monkeypatch):
     for forget in (False, True):
         update(stored, rows[1], forget=forget)
@@ -569,6 +571,7 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
     close(forgotten["training_r2"], fitted, rtol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

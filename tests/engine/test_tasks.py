@@ -138,6 +138,7 @@ def test_run__worker_killed_every_time(mortal_workers):
     assert numbers == [0, 1, 4, 9]
 
 
+@pytest.mark.slow
 def test_run__worker_killed_once(mortal_workers, tmp_path):
     marker = tmp_path / "killed"
     numbers = mortal_workers.run(

@@ -97,6 +97,7 @@ def test_random__every_class_has_a_row():
     assert set(y[rows]) == {0, 1, 2, 9}
 
 
+@pytest.mark.slow
 def test_kmeans__order_of_rows_is_free():
     X, y = spirals(300)
     order = np.random.default_rng(1).permutation(300)

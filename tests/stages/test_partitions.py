@@ -187,6 +187,7 @@ def test_search__no_memory_at_all_is_refused():
     assert "memory" in error.remedy
 
 
+@pytest.mark.slow
 def test_search__little_memory_means_more_partitions(monkeypatch):
     X, y = spirals(1500, 2)
     monkeypatch.setattr("dask_nrbfn.neighbors.plan._SEARCH_BYTES", 2**19)

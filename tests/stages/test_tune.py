@@ -161,6 +161,7 @@ def test_search__a_single_combination_is_taken():
     assert run.stages["width"]["width"] == pytest.approx(0.55 * mean, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_scratch")
 def test_search__rules_of_the_basis():
     (X, y), rules = spirals(200), ("least-confident", "uniform")
