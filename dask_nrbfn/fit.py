@@ -99,14 +99,14 @@ def in_run(context: FitContext, run: Run) -> FitContext:
 
 def largest_basis(context: FitContext) -> int:
     """Return the largest basis size that fits the workers' memory, at most all rows."""
-    sizes = FitSizes.of(context, n_basis=1)
+    sizes, most = FitSizes.of(context, n_basis=1), context.dataset.n_rows
     costs = [stage.cost for stage in stages_in(context) if stage.grows_with_basis]
 
     def fits(n_basis: int) -> bool:
         tried = replace(sizes, r=n_basis)
         return max(cost(tried).held_bytes for cost in costs) <= context.engine.memory_bytes
 
-    return bisect_left(range(1, context.dataset.n_rows + 1), True, key=lambda r: not fits(r))
+    return most if fits(most) else bisect_left(range(1, most), True, key=lambda r: not fits(r))
 
 
 def with_planned_basis(context: FitContext) -> FitContext:

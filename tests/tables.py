@@ -2,6 +2,7 @@
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.storage.dataset import Dataset
@@ -35,6 +36,20 @@ def surfaces(n_rows, seed=0):
     X = rng.uniform(-1.0, 1.0, (n_rows, 3))
     Y = np.column_stack([np.sin(3 * X[:, 0]) * X[:, 1], 1e4 + 200 * np.cos(2 * X[:, 2])])
     return X, Y + rng.normal(scale=[0.1, 30.0], size=Y.shape)
+
+
+def copy_of(store):
+    """Return a store in memory with the same content, from now on on its own."""
+    return MemoryStore(dict(store._store_dict))
+
+
+def on_disk(store, place):
+    """Write the content of a store in memory to a directory; return its path."""
+    for name, content in store._store_dict.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.to_bytes())
+    return place
 
 
 def write_table(location, X, y=None, **options) -> Dataset:

@@ -224,14 +224,6 @@ def test_architecture__functions_and_files_are_short():
     assert not [name for name, lines in long.items() if lines > LONGER[name]]
 
 
-def test_architecture__package_is_read():
-    read = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
-    assert {"errors.py", "params.py", "numeric/radial.py", "numeric/ridge.py"} <= read
-    tree = ast.parse((PACKAGE / "numeric" / "ridge.py").read_text())
-    modules = {module for _, module in imported_modules(tree, Path("numeric/ridge.py"), PACKAGE)}
-    assert "dask_nrbfn.errors.IllConditionedError" in modules
-
-
 @pytest.fixture
 def fake_package(tmp_path):
     package = tmp_path / "dask_nrbfn"
@@ -249,13 +241,9 @@ def fake_package(tmp_path):
 # pairs of rooms.
 FOUND = {
     "from": ("numeric/a.py", "from dask_nrbfn.stages.width import f", "import stages"),
-    "import as": ("engine/a.py", "import dask_nrbfn.storage.run as r", "import storage"),
-    "second of two": ("params.py", "import os, dask_nrbfn.numeric", "import numeric"),
     "from the root": ("neighbors/a.py", "from dask_nrbfn import storage", "import storage"),
     "relative": ("numeric/a.py", "from ..storage import dataset", "import storage"),
-    "relative root": ("numeric/a.py", "from .. import storage", "import storage"),
     "relative in init": ("numeric/__init__.py", "from ..storage import x", "import storage"),
-    "deep relative": ("numeric/b/c.py", "from ...storage import x", "import storage"),
     "in a function": ("sources/a.py", "def f():\n    import dask_nrbfn.params", "import params"),
     "for types only": (
         "errors.py",
@@ -264,17 +252,11 @@ FOUND = {
     ),
     "by name": ("numeric/a.py", "importlib.import_module('dask_nrbfn.cli')", "import cli"),
     "public names": ("stages/a.py", "from dask_nrbfn import fit_dataset", "the package root"),
-    "whole package": ("cli.py", "import dask_nrbfn", "import the package root"),
-    "star": ("stages/a.py", "from dask_nrbfn import *", "import the package root"),
     "dask": ("storage/a.py", "import dask.array as da", "storage must not import dask"),
-    "distributed": ("neighbors/a.py", "from distributed import Client", "import distributed"),
     "numeric": ("numeric/a.py", "def f():\n    from sklearn import x", "must not import sklearn"),
     "pynndescent": ("neighbors/exact.py", "import pynndescent", "neighbors/approximate.py alone"),
-    "pynndescent in words": ("__init__.py", "# PyNNDescent", "neighbors/approximate.py alone"),
     "private": ("storage/a.py", "from zarr.core.sync import sync", "known to private.py alone"),
-    "private, as a module": ("engine/a.py", "import distributed.system", "private.py alone"),
     "catch-all module": ("storage/utils.py", "", "utils says nothing"),
-    "catch-all room": ("helpers/a.py", "", "helpers says nothing"),
     "unknown room": ("extras/a.py", "", "extras is none of the rooms"),
 }
 
@@ -283,18 +265,6 @@ FOUND = {
 def test_architecture__finds(fake_package, name, source, message):
     found = violations(fake_package(name, source))
     assert any(line.startswith(f"{name}: ") and message in line for line in found), found
-
-
-@pytest.mark.parametrize("room", ALLOWED)
-def test_architecture__finds_every_forbidden_arrow(fake_package, room):
-    name = (
-        room
-        if room in {"cli", "choices", "errors", "params", "outputs", "__main__"}
-        else f"{room}/a"
-    )
-    for target in ALLOWED:
-        found = violations(fake_package(f"{name}.py", f"import dask_nrbfn.{target}"))
-        assert bool(found) == (target != room and target not in ALLOWED[room]), (room, target)
 
 
 def test_architecture__arrows_have_no_cycle():
@@ -331,12 +301,6 @@ def test_architecture__finds_a_cycle(fake_package, first, second):
     fake_package("storage/a.py", first)
     package = fake_package("storage/b.py", second)
     assert set(cycle(package)) == {"dask_nrbfn.storage.a", "dask_nrbfn.storage.b"}
-
-
-def test_architecture__finds_a_cycle_through_a_room(fake_package):
-    fake_package("storage/__init__.py", "from dask_nrbfn.storage.a import f")
-    package = fake_package("storage/a.py", "from dask_nrbfn.storage import f")
-    assert set(cycle(package)) == {"dask_nrbfn.storage", "dask_nrbfn.storage.a"}
 
 
 @pytest.mark.parametrize(

@@ -118,11 +118,10 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(kind, tmp_path_factory):
+def whole(kind):
     # The last of the chunks of 50 rows, and of the parts, is a shorter one.
-    place, engine = tmp_path_factory.mktemp("whole"), CountingEngine()
-    tables = write(kind, None, chunk_rows=50)
-    return Whole(tables, finish(kind, tables, place / "run", engine), engine.done)
+    engine, tables = CountingEngine(), write(kind, None, chunk_rows=50)
+    return Whole(tables, finish(kind, tables, MemoryStore(), engine), engine.done)
 
 
 def rows_of(kind, seed=0):
@@ -172,18 +171,18 @@ def by_kind(test):
 
 @pytest.mark.fast_cases(1)
 @by_kind
-def test_every_fit__any_chunks(kind, whole, tmp_path):
+def test_every_fit__any_chunks(kind, whole):
     # `test_every_fit__damaged_after_its_end_is_as_it_was` has one chunk of all rows.
-    run = finish(kind, write(kind, None, chunk_rows=7), tmp_path / "run")
+    run = finish(kind, write(kind, None, chunk_rows=7), MemoryStore())
     assert digest(run) == digest(whole.run)
 
 
 @pytest.mark.fast_cases(1)
 @by_kind
-def test_every_fit__any_parts(kind, whole, tmp_path):
+def test_every_fit__any_parts(kind, whole):
     rows = spirals(40, seed=9)[0] if kind.rows != "numbers" else surfaces(40, seed=9)[0]
     scores = Model.load(whole.run.location).scores(rows)
-    run = finish(kind, whole.tables, tmp_path / "run", n_parts=9)
+    run = finish(kind, whole.tables, MemoryStore(), n_parts=9)
     found = Model.load(run.location).scores(rows)
     np.testing.assert_allclose(found, scores, atol=1e-6 * np.abs(scores).max())
 
@@ -201,9 +200,9 @@ def stop(kind, tables, place, n_done):
 
 @pytest.mark.fast_cases(1)
 @by_kind
-def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind, whole, tmp_path):
-    for number, n_done in enumerate(stops(kind, whole.done)[:2]):
-        place, rest = tmp_path / f"run-{number}", CountingEngine()
+def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind, whole):
+    for n_done in stops(kind, whole.done)[:2]:
+        place, rest = MemoryStore(), CountingEngine()
         stop(kind, whole.tables, place, n_done)
         run = finish(kind, whole.tables, place, rest)
         assert digest(run) == digest(whole.run)

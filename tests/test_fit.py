@@ -45,11 +45,6 @@ def with_counts(monkeypatch):
     monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
 
 
-def test_stages__have_names_of_their_own():
-    names = [stage.name for stage in STAGES]
-    assert len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize("basis", ["sknn", "random"])
 @pytest.mark.parametrize(
     "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]

@@ -1,14 +1,10 @@
 """What the definition of a parameter is good for."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams
-
-ROOT = Path(__file__).parents[1]
 
 NUMBER = Option(0.5, float, "", least=0.001, most=1)
 COUNT = Option(None, int, "", least=2, none="all")

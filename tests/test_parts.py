@@ -145,6 +145,7 @@ def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     assert engine.most_stored <= 3 * 3 + 1
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_stops", [1, 7, 21, 22, 25])
 def test_reduce_parts__killed_after_any_task(dataset, n_stops):
     """A job that is killed between two tasks leaves its sums, and goes on with them."""

@@ -2,28 +2,18 @@
 
 import asyncio
 import inspect
-import threading
 import time
 
 import dask
 import psutil
 import pytest
-from distributed import Client, LocalCluster, Status, system
+from distributed import Client, LocalCluster, Status
 from distributed.comm import connect
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, MemoryStore
 
-from dask_nrbfn.private import kill_workers, memory_limit, reach_scheduler, run_in_zarr
+from dask_nrbfn.private import kill_workers, reach_scheduler, run_in_zarr
 from tests.engine.processes import wait_until
-
-
-def test_run_in_zarr__runs_in_one_thread_that_is_not_this():
-    async def thread():
-        return threading.current_thread()
-
-    first, second = run_in_zarr(thread()), run_in_zarr(thread())
-    assert first is second
-    assert first is not threading.current_thread()
 
 
 def test_run_in_zarr__shares_the_loop_that_stores_write_in(tmp_path):
@@ -33,19 +23,6 @@ def test_run_in_zarr__shares_the_loop_that_stores_write_in(tmp_path):
     assert run_in_zarr(loop()) is sync(loop())
     assert run_in_zarr(MemoryStore().exists("zarr.json")) is False
     assert run_in_zarr(LocalStore(tmp_path).exists("zarr.json")) is False
-
-
-def test_run_in_zarr__raises_what_the_coroutine_raises():
-    async def fail():
-        raise KeyError("name")
-
-    with pytest.raises(KeyError, match="name"):
-        run_in_zarr(fail())
-
-
-def test_memory_limit__is_that_of_distributed():
-    assert isinstance(system.MEMORY_LIMIT, int)
-    assert memory_limit() == system.MEMORY_LIMIT > 2**28
 
 
 def test_reach_scheduler__takes_a_time_limit_and_tells_that_nobody_answers():

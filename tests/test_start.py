@@ -99,6 +99,7 @@ def test_start__inspect_and_the_log_of_a_cluster_that_is_loaded_later(fitted):
     assert "noise" not in words
 
 
+@pytest.mark.slow
 def test_start__new_rows_need_no_neighbours_and_no_charts(fitted, tmp_path):
     run, more = shutil.copytree(fitted / "run", tmp_path / "run"), tmp_path / "more"
     write_table(more, *spirals(60, seed=1), chunk_rows=30)
@@ -138,6 +139,7 @@ def test_start__two_threads_load_parts_of_scikit_learn():
     assert "sklearn" in modules
 
 
+@pytest.mark.slow
 def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\n1,2\n3,4\n")

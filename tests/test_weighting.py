@@ -9,7 +9,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.weighting import RowWeights
 from tests.reference import reference_activations, reference_distances
 from tests.tables import spirals, write_table
 
@@ -41,46 +40,8 @@ def assert_same_network(model, other, rtol=1e-10):
     assert model.spectral_risk == pytest.approx(other.spectral_risk, rel=1e-9)
 
 
-def imbalanced(n_rows=240):
-    """Draw rows of two classes, three times as many of one as of the other."""
-    X, _ = spirals(n_rows, n_classes=2)
-    return X, (np.arange(n_rows) % 4 == 0).astype(int)
-
-
 def counts_of(n_rows, seed=0):
     return np.random.default_rng(seed).integers(1, 5, n_rows)
-
-
-def test_balanced__equals_repeating_the_smaller_class():
-    X, y = imbalanced()
-    params, basis = given_rows(X, class_weight="balanced", features="plain")
-    plain, _ = given_rows(X, features="plain")
-    repeats = np.where(y == 1, 3, 1)
-    balanced = fit(X, y, params, basis=basis, chunk_rows=37)
-    repeated = fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats), plain, basis=basis)
-    assert_same_network(balanced, repeated)
-    alike = fit(X, y, plain, basis=basis)
-    assert not np.allclose(balanced.weights, alike.weights, rtol=1e-2)
-
-
-def test_balanced__weights_of_classes_are_those_of_scikit_learn():
-    from sklearn.utils.class_weight import compute_class_weight
-
-    X, y = imbalanced()
-    dataset = write_table(MemoryStore(), X, y)
-    weights = RowWeights.of(dataset, FitParams(class_weight="balanced"))
-    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=y)
-    np.testing.assert_allclose(weights.of_classes, expected, rtol=1e-15)
-    assert weights.of_rows(y, None).sum() == pytest.approx(len(y))
-
-
-def test_row_weights__own_times_that_of_the_class():
-    codes, own = np.array([0, 1, 1, 0]), np.array([0.5, 2.0, 1.0, 4.0])
-    weighting = RowWeights(np.array([3.0, 0.25]))
-    assert weighting.of_rows(codes, own).tolist() == [1.5, 0.5, 0.25, 12.0]
-    assert weighting.of_rows(codes, None).tolist() == [3.0, 0.25, 0.25, 3.0]
-    assert RowWeights(None).of_rows(codes, own) is own
-    assert RowWeights(None).of_rows(codes, None) is None
 
 
 def test_weights__equal_repeated_rows():
@@ -121,6 +82,7 @@ def test_weights__their_unit_is_free():
     )
 
 
+@pytest.mark.slow
 def test_weights__held_out_errors_count_them():
     """Rows of hardly any weight, of which every label is wrong, make hardly any error."""
     X, y = spirals(200)

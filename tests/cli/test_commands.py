@@ -69,7 +69,7 @@ def test_cli__json(tmp_path, dataset):
 
 
 def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
-    for program in (PROGRAM, ["dask-nrbfn"], ["dask", "nrbfn"]):
+    for program in (["dask-nrbfn"], ["dask", "nrbfn"]):
         environment = {
             **os.environ,
             "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],

@@ -20,7 +20,7 @@ from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
 INLINE = ("--workers", 0)
-PARAMS, ENGINE = FitParams(scale="standard", alpha=1e-6), InlineEngine()
+PARAMS = FitParams(scale="standard", alpha=1e-6)
 
 
 def people(n_rows, seed=0):
@@ -200,6 +200,7 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     assert "pass its text in ingest --missing-values" in fix
 
 
+@pytest.mark.slow
 def test_evaluate__a_matrix_without_labels(tmp_path):
     X = sp.random_array((200, 300), density=0.05, format="csr", rng=0)
     y = np.asarray(X.sum(axis=1)).ravel() > 7.5
@@ -260,6 +261,7 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
 
 
+@pytest.mark.slow
 def test_report__evaluates_a_file(tmp_path, place):
     file, page = write(tmp_path / "rows.csv", people(40, seed=3)), tmp_path / "page.html"
     succeed("report", place / "run", "--out", page, "--evaluate", file, *INLINE)

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dask_nrbfn.commands.fit import fit_dataset
@@ -85,12 +84,3 @@ def test_predict__overwrites_its_own_kind_with_the_option(tmp_path, suffix):
     assert "out" in refuse(*predict)[0]
     succeed(*predict, "--overwrite")
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-
-def test_groups__none_inside_another(tmp_path):
-    np.save(tmp_path / "rows.npy", np.ones((3, 2)))
-    for arguments in (
-        ("ingest", tmp_path / "rows.npy", "run.zarr/data"),
-        ("fit", "data.zarr", "data.zarr/run"),
-    ):
-        assert "is inside the Zarr group" in refuse(*arguments)[0]

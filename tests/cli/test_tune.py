@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.cli import program
 from tests.cli.program import run
@@ -86,22 +84,6 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     assert tuned["stages"]["validation"]["n_rows"] == 60
     assert tuned["chosen"]["kernel"] == "laplacian"
     assert tuned["tried"] == []
-
-
-def test_cli_fit__random_and_options(tmp_path, dataset):
-    options = (
-        "--basis", "random", "--basis-size", 12, "--features", "plain", "--kernel", "laplacian",
-        "--width-factor", 0.4, "--class-weight", "balanced", "--alpha", 1e-3,
-    )  # fmt: skip
-    fitted = json.loads(succeed("fit", dataset, tmp_path / "run", *options, "--json"))
-    assert fitted["n_basis"] == 12
-    assert "neighbors" not in fitted["stages"]
-    expected = FitParams(
-        scale="none", basis="random", basis_size=12, features="plain", kernel="laplacian",
-        width_factor=0.4, class_weight="balanced", alpha=1e-3, n_neighbors=20, cells=1,
-    )  # fmt: skip
-    assert Run.open(tmp_path / "run").params == expected
-    assert Model.load(tmp_path / "run").params == expected
 
 
 @pytest.mark.fast_cases(1)

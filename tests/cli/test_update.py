@@ -45,18 +45,6 @@ def test_update_and_forget():
 
 
 @pytest.mark.usefixtures("place")
-def test_update__keeps_the_old_model_if_the_new_one_is_worse():
-    judge = ("--evaluate", "c", "--max-error-rate", 0.2)
-    before = figures("evaluate", "run", "c")
-    problem, _ = refuse("update", "run", "wrong", *judge, "--workers", 0)
-    assert "the old model is kept" in problem
-    assert figures("evaluate", "run", "c") == before
-    assert figures("update", "run", "b", *judge)["error_rate"] <= 0.2
-    problem, _ = refuse("update", "run", "wrong", "--evaluate", "c")
-    assert "--max-error-rate is missing" in problem
-
-
-@pytest.mark.usefixtures("place")
 def test_update__keeps_the_old_model_if_it_has_many_errors_on_the_new_rows():
     before, expected = inspect("run"), figures("evaluate", "run", "wrong")["error_rate"]
     problem, fix = refuse("update", "run", "wrong", "--max-new-error", 0.5, "--workers", 0)

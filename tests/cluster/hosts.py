@@ -92,10 +92,6 @@ class Network:
         """Pull the cable of a host."""
         ip("-n", self._namespace("switch"), "link", "set", "dev", host, "down")
 
-    def connect(self, host):
-        """Put the cable in again."""
-        ip("-n", self._namespace("switch"), "link", "set", "dev", host, "up")
-
     def _namespace(self, name):
         return f"{self._prefix}-{name}"
 

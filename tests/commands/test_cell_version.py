@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.update import merge_runs, update_run
@@ -71,12 +72,14 @@ def close(found, expected, atol=1e-8):
     np.testing.assert_allclose(found, expected, atol=atol * np.abs(expected).max())
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
-def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
+def test_update_cells__added_rows_are_as_if_fitted(targets):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
-    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
-    second = write(tmp_path / "second", *second)
+    run = fit_dataset(write(MemoryStore(), *first), MemoryStore(), PARAMS, ENGINE)
+    close(Model.load(run.location).scores(further), naive_scores(run, first, further))
+    second = write(MemoryStore(), *second)
     with pytest.raises(WorseModelError, match="error of 0"):
         update_run(run.location, second, ENGINE, max_new_error=0.01)
     record = update_run(run.location, second, ENGINE, max_new_error=0.99)
@@ -102,13 +105,13 @@ def test_update_cells__added_rows_are_as_if_fitted(targets, tmp_path):
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 @pytest.mark.parametrize("changes", [{}, {"penalty": "kernel"}, {"features": "normalized"}])
-def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path):
+def test_update_cells__forgotten_rows_leave_no_trace(targets, changes):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
     params = replace(PARAMS, **changes)
-    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", params, ENGINE)
+    run = fit_dataset(write(MemoryStore(), *first), MemoryStore(), params, ENGINE)
     before = Model.load(run.location)
-    added = write(tmp_path / "second", *second)
+    added = write(MemoryStore(), *second)
     update_run(run.location, added, ENGINE)
     assert np.abs(Model.load(run.location).scores(further) - before.scores(further)).max() > 1e-3
     update_run(run.location, added, ENGINE, forget=True)
@@ -119,12 +122,12 @@ def test_update_cells__forgotten_rows_leave_no_trace(targets, changes, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
-def test_update_cells__a_site_is_merged(targets, tmp_path):
+def test_update_cells__a_site_is_merged(targets):
     rows, further = table(targets), table(targets, seed=3)[0]
     first, second = parts(rows, 250)
-    fitted, added = write(tmp_path / "first", *first), write(tmp_path / "second", *second)
-    run = fit_dataset(fitted, tmp_path / "run", PARAMS, ENGINE)
-    site = write_site(run, tmp_path / "site", fitted, added)
+    fitted, added = write(MemoryStore(), *first), write(MemoryStore(), *second)
+    run = fit_dataset(fitted, MemoryStore(), PARAMS, ENGINE)
+    site = write_site(run, MemoryStore(), fitted, added)
     record = merge_runs(run.location, site.location, ENGINE)
     assert record["n_rows"] == 150
     close(Model.load(run.location).scores(further), naive_scores(run, rows, further))
@@ -152,6 +155,7 @@ def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
         np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
 
 
+@pytest.mark.slow
 def test_update_cells__refreshed(tmp_path):
     rows = table("classes")
     first, second = parts(rows, 250)
@@ -183,12 +187,12 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     X, y, weights = table("classes")
     dataset = write(tmp_path / "rows", X, y, weights)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    run = fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE)
     model = Model.load(run.location)
     members = model.cells.tree.route(model.scaling.apply(X))
     inside = np.sort(members.rows[members.cells == 1])
     lost = inside[y[inside] == y[inside][0]]
-    gone = write(tmp_path / "class", X[lost], y[lost], weights[lost])
+    gone = write(MemoryStore(), X[lost], y[lost], weights[lost])
     update_run(run.location, gone, ENGINE, forget=True)
     left = np.setdiff1d(np.arange(400), lost)
     close(
@@ -198,14 +202,12 @@ def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     )
     rest = np.setdiff1d(inside, lost)
     update_run(
-        run.location, write(tmp_path / "rest", X[rest], y[rest], weights[rest]), ENGINE, forget=True
+        run.location, write(MemoryStore(), X[rest], y[rest], weights[rest]), ENGINE, forget=True
     )
     emptied = Model.load(run.location)
     assert emptied.cells.n_rows[1] == 0
     others = np.setdiff1d(np.arange(400), inside)
     shares = np.bincount(y[others], weights[others]) / weights[others].sum()
     np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
-    update_run(
-        run.location, write(tmp_path / "back", X[inside], y[inside], weights[inside]), ENGINE
-    )
+    update_run(run.location, write(MemoryStore(), X[inside], y[inside], weights[inside]), ENGINE)
     close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)

@@ -82,12 +82,6 @@ def test_embed__the_basis_of_a_fit_with_labels_and_one_that_is_given():
     np.testing.assert_array_equal(Model.load(given.location).basis, X[:50])
 
 
-def test_embed__by_default_two_coordinates_of_drawn_rows():
-    run = embed(table(), FitParams())
-    assert Model.load(run.location).weights.shape == (2, 50)
-    assert embed(table(n_rows=3), FitParams()).stages["basis"]["n_basis"] == 3
-
-
 def test_embed__predictions_are_the_coordinates(tmp_path):
     dataset = table(tmp_path / "data")
     run = embed(dataset, place=tmp_path / "run")
@@ -136,14 +130,14 @@ def test_embed__a_basis_beyond_the_memory():
         )
 
 
-def test_embed__a_run_is_of_one_kind(tmp_path):
+def test_embed__a_run_is_of_one_kind():
     X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = embed(dataset, place=tmp_path / "run")
+    dataset = write_table(MemoryStore(), X, y)
+    run = embed(dataset, place=MemoryStore())
     with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish the run with embed"):
         fit_dataset(dataset, run.location, run.chosen_params, ENGINE)
     other = replace(run.chosen_params, alpha=1e-6)
-    fitted = fit_dataset(dataset, tmp_path / "fitted", other, ENGINE)
+    fitted = fit_dataset(dataset, MemoryStore(), other, ENGINE)
     with pytest.raises(RunMismatchError, match="begun by fit"):
         embed(dataset, other, fitted.location)
 

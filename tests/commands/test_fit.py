@@ -3,6 +3,7 @@ import random
 import signal
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier
-from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
@@ -77,6 +77,18 @@ def test_fit__string_labels_give_the_network_of_their_codes():
     np.testing.assert_allclose(model.weights, weights, rtol=1e-9, atol=1e-11 * weights.max())
 
 
+def test_fit__float16_gives_the_bits_of_the_same_values():
+    X, y = spirals(200)
+    X = X.astype(np.float16)
+    datasets = [write_table(MemoryStore(), rows, y) for rows in (X, X.astype(np.float32))]
+    assert datasets[0].dtype == np.float16
+    assert datasets[0].content == datasets[1].content
+    params = FitParams(basis_size=30, n_partitions=4)
+    runs = [fit_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets]
+    first, second = (Model.load(run.location).digest() for run in runs)
+    assert first == second
+
+
 @pytest.mark.parametrize("scale", ["standard", "unit"])
 def test_fit__scaling_equals_scaling_beforehand(scale):
     X, y = spirals(200)
@@ -98,26 +110,18 @@ def test_fit__duplicates_and_a_constant_column():
     assert np.all(run.read("neighbors/distances") == 0.0)
 
 
-def test_fit__second_start_does_nothing(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    first = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
-    before = first.stages
-    assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
-    assert list(before) == [stage.name for stage in stages_of_run(first)]
-
-
-def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
+def test_fit__resuming_keeps_finished_parts(caplog):
     X, y = spirals(200)
-    dataset = write_table(tmp_path / "data", X, y)
+    dataset = write_table(MemoryStore(), X, y)
+    place = MemoryStore()
     params = FitParams(alpha=1e-4, n_parts=4)
     # Four parts each of columns, neighbors, confidence and width, codes, basis, two of moments.
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 2 + 2))
-    run = Run.open(tmp_path / "run")
+        fit_dataset(dataset, place, params, CountingEngine(4 * 4 + 2 + 2))
+    run = Run.open(place)
     assert set(run.finished_parts("moments")) == {range(1), range(1, 2)}
     caplog.set_level("INFO", logger="dask_nrbfn")
-    fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    fit_dataset(dataset, place, params, InlineEngine())
     assert "moments: 2 of 4 parts found" in caplog.text
 
 
@@ -138,6 +142,7 @@ fit_dataset(dataset, sys.argv[2], FitParams(alpha=1e-4), InlineEngine())
 """
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("written", [1, 2, 5, 8])
 def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     dataset = write_table(tmp_path / "data", *spirals(100))
@@ -150,14 +155,15 @@ def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
 
 
-def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
+def test_fit__a_search_goes_on_as_it_began(monkeypatch):
     X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
+    dataset = write_table(MemoryStore(), X, y)
+    place = MemoryStore()
     params = FitParams(alpha=1e-4, n_parts=3)
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4))
+        fit_dataset(dataset, place, params, CountingEngine(4))
     monkeypatch.setattr(SearchedRows, "faster_method", lambda *_, **__: "approximate")
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(dataset, place, params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
 
 
@@ -167,13 +173,15 @@ PARTED = dataclasses.replace(CUT, n_partitions=4)
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Give a dataset and the weights of undisturbed fits."""
+    """Give a dataset, and a function that returns the weights of an undisturbed fit."""
     root = tmp_path_factory.mktemp("undisturbed")
     dataset = write_table(root / "data", *spirals(300), chunk_rows=70)
-    weights = {}
-    for number, params in enumerate((CUT, PARTED)):
-        run = fit_dataset(dataset, root / str(number), params, InlineEngine(), min_recall=0.0)
-        weights[params] = run.read("weights/values").tobytes()
+
+    @cache
+    def weights(params):
+        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), min_recall=0.0)
+        return run.read("weights/values").tobytes()
+
     return dataset, weights
 
 
@@ -209,8 +217,8 @@ def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, see
             fit_dataset(dataset, place, params, CountingEngine(0, label=stop), min_recall=0.0)
     cut_power(place, seed)
     run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
-    assert run.read("weights/values").tobytes() == weights[params]
-    assert Model.load(place).weights.tobytes() == weights[params]
+    assert run.read("weights/values").tobytes() == weights(params)
+    assert Model.load(place).weights.tobytes() == weights(params)
 
 
 def mismatch(tmp_path, dataset, params):
@@ -305,12 +313,6 @@ def test_fit__damaged_chunk_is_found_before_the_search(tmp_path, harm, error, pr
     assert problem in refused(error, dataset, engine=CountingEngine(1))
 
 
-def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
-    X, y = spirals(50)
-    table = write_table(MemoryStore(), X, y)
-    assert "memory of this process" in refused(ParameterError, table, engine=two_workers)
-
-
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_rows", [4, 15, 20, 21])
 def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
@@ -325,6 +327,13 @@ def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     assert plan_fit(dataset, FitParams(), InlineEngine(), RATES).n_basis >= 2
     network = NRBFNClassifier(alpha=1e-6).fit(X[rows], y[rows])
     assert network.params_.n_neighbors == run.chosen_params.n_neighbors
+
+
+def test_fit__resumes_a_run_with_the_neighbours_of_the_default():
+    dataset = write_table(MemoryStore(), *spirals(60))
+    place = MemoryStore()
+    fit_dataset(dataset, place, FitParams(n_neighbors=20), InlineEngine())
+    fit_dataset(dataset, place, FitParams(), InlineEngine())
 
 
 def test_fit__neighbours_among_rows_with_a_label():

@@ -120,6 +120,21 @@ def test_ingest__weights_without_labels(tmp_path):
     assert dataset.fingerprint == same.fingerprint
 
 
+@pytest.mark.parametrize("ingest", [in_arrays, in_dask_arrays])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(N - 1), rf"weights has {N - 1} rows but X has {N}\. .*one weight per row of X"),
+        (np.ones((N, 1)), r"weights has shape \(\d+, 1\)\. .* one weight per row"),
+        (np.ones(N, dtype=complex), "weights has dtype complex128"),
+    ],
+)
+def test_ingest__weights_that_do_not_fit(tmp_path, ingest, weights, message):
+    X, y, _ = weighted_table()
+    with pytest.raises(DataError, match=message):
+        ingest(tmp_path, X, y, weights)
+
+
 def numbers_in_arrays(place, X, T, **options):
     return ingest_arrays(X, None, place, target=T, **options), ("target_0", "target_1")
 

@@ -41,6 +41,7 @@ def write(place, frame):
     return place
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("mark", ["", "nan"])
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -53,6 +54,7 @@ def test_ingest__empty_label_cells_are_unlabelled(tmp_path, suffix, labels, mark
     assert dataset.codes().tolist() == codes.tolist()
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labels):
@@ -116,6 +118,7 @@ def test_cli__a_label_is_missing(tmp_path, suffix):
     assert json.loads(succeed(*evaluate, "--unlabelled", ""))["n_unlabelled"] == 30
 
 
+@pytest.mark.slow
 def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
     file, rows = write(tmp_path / "rows.csv", table(Y)), tmp_path / "rows"
     succeed("ingest", file, rows, "--label", "y", "--missing", "drop")
@@ -135,6 +138,7 @@ def test_ingest__no_row_has_a_label(tmp_path):
         ingest_file(file, MemoryStore(), label="y", missing="drop")
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("mark", ["", np.nan])
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_ingest_arrays__labels_that_are_missing(labels, mark):

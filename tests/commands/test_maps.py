@@ -112,6 +112,7 @@ def test_map__text_labels_are_flags(tmp_path, expected):
     assert names.tolist() == CLASSES[expected[known].astype(int) - 1].tolist()
 
 
+@pytest.mark.slow
 def test_map__of_one_and_several_targets(tmp_path):
     scene = drawn_scene()
     scene["depth"] = -scene["height"]

@@ -92,12 +92,6 @@ def test_onnx__every_kernel_and_scale(kernel, features, scale):
     check(model, rows, tolerance=1e-6 if kernel == "laplacian" else 1e-10)
 
 
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("loss", LOSSES)
-def test_onnx__every_loss(loss, features):
-    check(*drawn(loss=loss, features=features))
-
-
 @pytest.mark.parametrize("kind", LABELS)
 def test_onnx__labels_of_every_type(kind):
     check(*drawn(classes=LABELS[kind]))

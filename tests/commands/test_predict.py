@@ -22,6 +22,7 @@ from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
+    DamagedDataError,
     DataError,
     ExistsError,
     ParameterError,
@@ -102,23 +103,6 @@ def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
     assert max(peaks.values()) < engine.expected_bytes - PROCESS_BYTES
 
 
-@pytest.mark.slow
-def test_predict__on_a_cluster(tmp_path, place, two_workers):
-    X, y = spirals(9000, seed=1)
-    dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=900)
-    predict_dataset(place / "run", dataset, tmp_path / "here", InlineEngine())
-    predict_dataset(place / "run", dataset, tmp_path / "there", two_workers)
-    here, there = (zarr.open_group(tmp_path / name) for name in ("here", "there"))
-    np.testing.assert_allclose(here["scores"][:], there["scores"][:], rtol=1e-12)
-    inline = evaluate_dataset(place / "run", dataset, InlineEngine())
-    clustered = evaluate_dataset(place / "run", dataset, two_workers)
-    assert inline.confusion == clustered.confusion
-    assert inline.log_loss == pytest.approx(clustered.log_loss, rel=1e-12)
-    wrong = np.array(here["labels"][:].tolist()) != NAMES[y]
-    assert inline.n_errors == wrong.sum()
-    assert inline.error_rate == wrong.mean()
-
-
 BIASED = Calibration(0.2, 0.5, (0.5, -0.3, -0.2))
 
 READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
@@ -157,6 +141,20 @@ def test_predict__wrong_columns(place):
     dataset = write_table(MemoryStore(), np.ones((5, 3)))
     with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 4"):
         predict_dataset(place / "run", dataset, MemoryStore(), InlineEngine())
+
+
+def test_predict__keeps_the_old_output_when_it_fails(tmp_path, place, new_rows):
+    X, _ = new_rows
+    dataset = write_table(tmp_path / "new", X, chunk_rows=50)
+    predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
+    before = zarr.open_group(tmp_path / "out")["scores"][:]
+    chunk = tmp_path / "new" / "X" / "c" / "3" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-5])
+    for out in ("out", "out.csv"):
+        with pytest.raises(DamagedDataError):
+            predict_dataset(place / "run", dataset, tmp_path / out, InlineEngine(), overwrite=True)
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "out")["scores"][:], before)
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "out"}
 
 
 class InterruptedEngine(InlineEngine):

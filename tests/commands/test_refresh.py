@@ -99,6 +99,7 @@ def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
     assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
 
 
+@pytest.mark.slow
 def test_refresh_run__of_given_datasets(tmp_path, run, rows):
     refresh_run(run.location, [rows[2]], InlineEngine())
     assert Model.load(run.location).digest() == joined(tmp_path, rows[2:]).digest()
@@ -139,6 +140,7 @@ def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
     before = Model.load(run.location).digest()
     X, y = rows[2].X[:], rows[2].y[:]

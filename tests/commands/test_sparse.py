@@ -57,6 +57,19 @@ def test_ingest__matrix_is_sparse_where_that_is_smaller(tmp_path):
         ingest_file(tmp_path / "wide.npz", MemoryStore(), sparse="maybe")
 
 
+def test_ingest__table_of_indicators_is_sparse_if_wanted(tmp_path):
+    rng = np.random.default_rng(0)
+    X = (rng.random((40, 100)) < 0.02).astype(np.int64)
+    frame = pd.DataFrame(X, columns=[f"w{j}" for j in range(100)]).assign(y=X[:, 0])
+    frame.to_parquet(tmp_path / "rows.parquet")
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for name in ("rows.parquet", "rows.csv"):
+        found = ingest_file(tmp_path / name, MemoryStore(), label="y", sparse="yes")
+        assert rows_of(found)[0]
+        np.testing.assert_array_equal(rows_of(found)[1], X)
+        assert not ingest_file(tmp_path / name, MemoryStore(), label="y").is_sparse
+
+
 def test_ingest__table_of_many_categories(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

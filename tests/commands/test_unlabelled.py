@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
+from dask_nrbfn.storage.run import Run
 from tests.cli.program import refuse, succeed
 from tests.sites import read_latest_moments
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 NONE, ENGINE = -1, InlineEngine()
 X, Y = spirals(150)
@@ -34,10 +36,16 @@ def fit(place, dataset, params=PARAMS):
     return fit_dataset(dataset, place, params, ENGINE)
 
 
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fitted")
+    dataset = write_table(place / "rows", X, MARKED, unlabelled=NONE, chunk_rows=40)
+    return fit(place / "run", dataset).location
+
+
 @pytest.fixture
-def run(tmp_path):
-    dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE, chunk_rows=40)
-    return fit(tmp_path / "run", dataset)
+def run(tmp_path, fitted):
+    return Run.open(shutil.copytree(fitted, tmp_path / "run"))
 
 
 def test_evaluate__counts_rows_with_labels(run, caplog):
@@ -50,16 +58,6 @@ def test_evaluate__counts_rows_with_labels(run, caplog):
     assert found.log_loss == pytest.approx(few.log_loss, rel=1e-12)
     assert "15 rows without a label are left out" in caplog.text
     assert found.figures()["n_unlabelled"] == 15
-
-
-def test_evaluate__numbers_too():
-    rows, numbers = surfaces(80)
-    marked = np.where(np.arange(80)[:, None] < 60, numbers, np.nan)
-    dataset = write_table(MemoryStore(), rows, target=marked, unlabelled=np.nan)
-    run = fit(MemoryStore(), dataset)
-    found = evaluate_dataset(run.location, dataset, ENGINE)
-    assert (found.n_rows, found.n_unlabelled) == (60, 20)
-    np.testing.assert_array_equal(found.sample.true, numbers[:60])
 
 
 def test_evaluate__without_any_label_is_refused(run):
@@ -93,6 +91,7 @@ def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplo
         assert after.total_weight == before.total_weight + 60
 
 
+@pytest.mark.slow
 def test_refresh__joins_marked_rows(tmp_path, run):
     rows, labels = spirals(40, seed=3)
     more = write_table(tmp_path / "more", rows, np.r_[labels[:30], [NONE] * 10], unlabelled=NONE)
@@ -113,6 +112,7 @@ def write_labels(path, labels, mark):
     path.write_text("\n".join(["a,b,kind", *lines, ""]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mark", ["", "none"])
 def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
     monkeypatch.chdir(tmp_path)
@@ -138,17 +138,7 @@ def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypa
     assert problem == "--unlabelled is given, but rows is a dataset."
 
 
-def test_files__without_labels_have_no_marker(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    np.savez("rows.npz", X=X, y=MARKED)
-    np.savez("new.npz", X=X)
-    succeed("ingest", "rows.npz", "rows", "--unlabelled", NONE)
-    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
-    assert "unlabelled" not in refuse("evaluate", "run", "new.npz", "--workers", 0)[0]
-    succeed("predict", "run", "new.npz", "out.csv", "--workers", 0)
-    assert json.loads(succeed("evaluate", "run", "rows.npz", "--json"))["n_rows"] == 50
-
-
+@pytest.mark.slow
 def test_refresh__has_the_marker_of_the_rows_that_have_one(tmp_path, run):
     write_labels(tmp_path / "all.csv", Y, "")
     write_labels(tmp_path / "gaps.csv", np.where(np.arange(150) % 4, Y, NONE), "")

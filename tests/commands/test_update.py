@@ -29,7 +29,6 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -37,7 +36,7 @@ from tests.reference import reference_activations, reference_distances
 from tests.sites import read_latest_moments, write_site
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import copy_of, on_disk, spirals, surfaces, write_table
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-9, width_factor=0.4)
 
@@ -46,58 +45,55 @@ def close(found, expected, rtol=1e-10):
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max())
 
 
-def tables(tmp_path, n_tables=4, *, n_rows=150, weighted=False, **options):
+def tables(n_tables=4, *, n_rows=150, weighted=False, **options):
     """Write tables of distinct rows; return their datasets."""
     X, y = spirals(n_rows * n_tables)
     weights = np.random.default_rng(1).uniform(0.5, 3, len(X)) if weighted else None
     return [
         write_table(
-            tmp_path / f"rows-{place}",
+            MemoryStore(),
             X[rows],
             y[rows],
             weights=None if weights is None else weights[rows],
             **options,
         )
-        for place, rows in enumerate(np.split(np.arange(len(X)), n_tables))
+        for rows in np.split(np.arange(len(X)), n_tables)
     ]
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory):
-    place = tmp_path_factory.mktemp("fitted")
-    fit_dataset(tables(place)[0], place / "run", PARAMS, InlineEngine())
-    return place
-
-
-@pytest.fixture
-def rows(tmp_path, fitted):
-    return [
-        Dataset.open(shutil.copytree(path, tmp_path / path.name))
-        for path in sorted(fitted.glob("rows-*"))
-    ]
-
-
-@pytest.fixture
-def run(tmp_path, fitted):
-    return Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
+def rows():
+    return tables()
 
 
 @pytest.fixture(scope="module")
-def fitted_in_parts(fitted):
-    """Give a function that returns where a run in so many parts lies, fitted once."""
+def fitted(rows):
+    """Give a function that returns the store of a fit in so many parts, made once."""
 
     @cache
-    def fit(n_parts):
-        params, place = replace(PARAMS, n_parts=n_parts), fitted / f"run-{n_parts}"
-        return fit_dataset(Dataset.open(fitted / "rows-0"), place, params, InlineEngine()).location
+    def fit(n_parts=None):
+        return fit_dataset(
+            rows[0], MemoryStore(), replace(PARAMS, n_parts=n_parts), InlineEngine()
+        ).location
 
     return fit
 
 
 @pytest.fixture
-def run_in(tmp_path, fitted_in_parts):
-    """Give a function that returns a run in so many parts."""
-    return lambda n_parts: Run.open(shutil.copytree(fitted_in_parts(n_parts), tmp_path / "run"))
+def run(fitted):
+    return Run.open(copy_of(fitted()))
+
+
+@pytest.fixture
+def run_in(tmp_path, fitted):
+    """Give a function that returns a run in so many parts, on the disk."""
+    return lambda n_parts: Run.open(on_disk(fitted(n_parts), tmp_path / "run"))
+
+
+@pytest.fixture
+def stored(run_in):
+    """Give a run on the disk."""
+    return run_in(None)
 
 
 def update(run, dataset, engine=None, **options):
@@ -137,9 +133,9 @@ def assert_moments(run, X, y, weights=None):
         ({"scale": "standard"}, True),
     ],
 )
-def test_update_run__is_one_pass_over_all_rows(tmp_path, changes, weighted):
-    rows = tables(tmp_path, weighted=weighted)
-    run = fit_dataset(rows[0], tmp_path / "run", replace(PARAMS, **changes), InlineEngine())
+def test_update_run__is_one_pass_over_all_rows(changes, weighted):
+    rows = tables(weighted=weighted)
+    run = fit_dataset(rows[0], MemoryStore(), replace(PARAMS, **changes), InlineEngine())
     before = read_latest_moments(run.location)
     for dataset in rows[1:]:
         update(run, dataset)
@@ -178,9 +174,9 @@ PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
-def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
+def test_update_run__with_a_penalty_is_one_fit(rows, penalty):
     params = replace(PENALIZED, penalty=penalty)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
     X, _ = table_of(rows[:1])
     nearest = reference_distances(X, Model.load(run.location).basis).argmin(axis=1)
     # Those of the fit, whatever joins or leaves.
@@ -195,7 +191,7 @@ def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
         expected = penalized(run, *table_of([rows[place] for place in held]), penalty, shares)
         close(Model.load(run.location).weights, expected)
         assert record["objective"] > 0
-    site = write_site(run, tmp_path / "site", rows[0], rows[1])
+    site = write_site(run, MemoryStore(), rows[0], rows[1])
     close(Model.load(site.location).weights, penalized(run, *table_of([rows[1]]), penalty, shares))
     merge_runs(run.location, site.location, InlineEngine())
     expected = penalized(run, *table_of(rows[:3]), penalty, shares)
@@ -203,18 +199,18 @@ def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
     assert Model.load(site.location).params.penalty == penalty
 
 
-def test_update_run__balanced_classes_weigh_as_in_the_fit(tmp_path, rows):
+def test_update_run__balanced_classes_weigh_as_in_the_fit(rows):
     params = replace(PARAMS, class_weight="balanced")
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
     update(run, rows[1])
     X, y = table_of(rows[:2])
     counts = np.bincount(rows[0].y[:])
     assert_moments(run, X, y, (rows[0].n_rows / (3 * counts))[y])
 
 
-def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, rows):
+def test_update_run__classes_may_be_missing_among_the_new_rows(run, rows):
     X, y = spirals(60, seed=5)
-    later = write_table(tmp_path / "later", X[y != 0], y[y != 0])
+    later = write_table(MemoryStore(), X[y != 0], y[y != 0])
     update(run, later)
     assert_moments(run, *table_of([rows[0], later]))
 
@@ -292,10 +288,10 @@ def test_update_run__cannot_forget_everything(run, rows):
 
 
 @pytest.mark.parametrize("forget", [False, True])
-def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
+def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatch, forget):
     if forget:
-        update(run, rows[1])
-    expected = describe(run.location)["version"] + 1
+        update(stored, rows[1])
+    expected = describe(stored.location)["version"] + 1
 
     def die(run, prefix):
         raise StoppedError
@@ -303,14 +299,14 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
     with monkeypatch.context() as patched:
         patched.setattr(Run, "drop_groups", die)
         with pytest.raises(StoppedError):
-            update(run, rows[1], forget=forget)
+            update(stored, rows[1], forget=forget)
     again = "has forgotten the rows of" if forget else "holds the rows of"
     with pytest.raises((AlreadyAddedError, DataError), match=again):
-        update(run, rows[1], forget=forget)
-    assert describe(run.location)["version"] == expected
-    assert_moments(run, *table_of(rows[: 2 - forget]))
-    update(run, rows[2])
-    assert not [*Path(run.location).glob("update-*")]
+        update(stored, rows[1], forget=forget)
+    assert describe(stored.location)["version"] == expected
+    assert_moments(stored, *table_of(rows[: 2 - forget]))
+    update(stored, rows[2])
+    assert not [*Path(stored.location).glob("update-*")]
 
 
 class BusyEngine(InlineEngine):
@@ -332,14 +328,14 @@ def write_two_tasks(location):
     return write_table(location, *spirals(5000, seed=9))
 
 
-def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, run, rows):
+def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, stored, rows):
     new = write_two_tasks(tmp_path / "new")
     # Blocks of other tasks may round differently.
     two = InlineEngine(n_workers=2)
-    predict_dataset(run.location, new, tmp_path / "before", two)
-    engine = BusyEngine(lambda: update(run, rows[1]))
-    predict_dataset(run.location, new, tmp_path / "meanwhile", engine)
-    predict_dataset(run.location, new, tmp_path / "after", two)
+    predict_dataset(stored.location, new, tmp_path / "before", two)
+    engine = BusyEngine(lambda: update(stored, rows[1]))
+    predict_dataset(stored.location, new, tmp_path / "meanwhile", engine)
+    predict_dataset(stored.location, new, tmp_path / "after", two)
     before, meanwhile, after = (
         zarr.open_group(tmp_path / name)["scores"][:] for name in ("before", "meanwhile", "after")
     )
@@ -347,27 +343,27 @@ def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path,
     assert not np.array_equal(meanwhile, after)
 
 
-def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
+def test_update_run__a_heavy_row_leaves_the_others_exact():
     X, y = spirals(200)
     weights = np.where(np.arange(200) == 7, 1e6, 1.0)
-    whole = write_table(tmp_path / "whole", X, y, weights=weights)
-    run = fit_dataset(whole, tmp_path / "run", PARAMS, InlineEngine())
-    heavy = write_table(tmp_path / "heavy", X[7:8], y[7:8], weights=weights[7:8])
+    whole = write_table(MemoryStore(), X, y, weights=weights)
+    run = fit_dataset(whole, MemoryStore(), PARAMS, InlineEngine())
+    heavy = write_table(MemoryStore(), X[7:8], y[7:8], weights=weights[7:8])
     update(run, heavy, forget=True)
     others = np.arange(200) != 7
     gram, _ = reference_moments(run, X[others], y[others])
     close(read_latest_moments(run.location).gram(), gram, rtol=1e-8)
 
 
-def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
+def test_update_run__cannot_forget_what_was_never_there(run, rows):
     X, y = spirals(400, seed=9)
-    of_a_class = write_table(tmp_path / "class", X[y == 1], y[y == 1])
-    rows_of_one_place = write_table(tmp_path / "place", X[:1] + np.zeros((60, 1)), y[:1].repeat(60))
+    of_a_class = write_table(MemoryStore(), X[y == 1], y[y == 1])
+    rows_of_one_place = write_table(MemoryStore(), X[:1] + np.zeros((60, 1)), y[:1].repeat(60))
     X, y = table_of(rows[:1])
-    other_labels = write_table(tmp_path / "labels", X[:25], (y[:25] + 1) % 3)
+    other_labels = write_table(MemoryStore(), X[:25], (y[:25] + 1) % 3)
     # Not far from the rows of the run, and with their labels.
     X, y = table_of(rows[2:3])
-    of_another_time = write_table(tmp_path / "later", X[:50], y[:50])
+    of_another_time = write_table(MemoryStore(), X[:50], y[:50])
     for never in (of_a_class, rows_of_one_place, other_labels, of_another_time):
         with pytest.raises(DataError, match="cannot all be in the run"):
             update(run, never, forget=True)
@@ -389,11 +385,11 @@ def wrong_tables():
 
 
 @pytest.mark.parametrize("wrong", wrong_tables())
-def test_update_run__refuses_other_tables(tmp_path, run, wrong):
+def test_update_run__refuses_other_tables(run, wrong):
     X, y, problem = wrong_tables()[wrong]
     engine = CountingEngine(0)
     with pytest.raises(DataError, match=problem):
-        update(run, write_table(tmp_path / "wrong", X, y), engine)
+        update(run, write_table(MemoryStore(), X, y), engine)
     assert describe(run.location)["version"] == 0
 
 
@@ -437,6 +433,7 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
 
 
+@pytest.mark.slow
 def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     run = run_in(4)
     with pytest.raises(StoppedError):
@@ -449,24 +446,24 @@ def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     assert_moments(run, *table_of(rows[:2]))
 
 
-def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, rows):
+def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, stored, rows):
     for dataset in rows[1:]:
-        update(run, dataset)
+        update(stored, dataset)
     kept = {path.name for path in (tmp_path / "run" / "versions").iterdir() if path.is_dir()}
     assert kept == {"2", "3"}
 
 
-def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
+def test_update_run__a_judge_keeps_the_old_model(tmp_path, stored, rows):
     X, y = table_of([rows[1]])
-    wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
-    latest, files = Model.load(run.location).digest(), sorted((tmp_path / "run").rglob("*"))
+    wrong = write_table(MemoryStore(), X, (y + 1) % 3)
+    latest, files = Model.load(stored.location).digest(), sorted((tmp_path / "run").rglob("*"))
     with pytest.raises(WorseModelError, match=r"but only 0\.2 is allowed"):
-        update(run, wrong, judge=Judge(rows[3], 0.2))
-    assert Model.load(run.location).digest() == latest
+        update(stored, wrong, judge=Judge(rows[3], 0.2))
+    assert Model.load(stored.location).digest() == latest
     left = [path for path in sorted((tmp_path / "run").rglob("*")) if path not in files]
     assert [path.name for path in left if path.name not in ("versions", "zarr.json")] == []
-    record = update(run, rows[1], judge=Judge(rows[3], 0.2))
-    expected = evaluate_dataset(run.location, rows[3], InlineEngine()).error_rate
+    record = update(stored, rows[1], judge=Judge(rows[3], 0.2))
+    expected = evaluate_dataset(stored.location, rows[3], InlineEngine()).error_rate
     assert record["error_rate"] == expected < 0.2
 
 
@@ -477,10 +474,10 @@ def test_update_run__the_new_error_is_that_of_the_earlier_model(run, rows):
     assert update(run, rows[1], forget=True)["new_error"] is None
 
 
-def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
-    rows = tables(tmp_path, 4, n_rows=400)
+def test_update_run__a_refresh_is_due_when_most_rows_came_later():
+    rows = tables(n_rows=400)
     params = replace(PARAMS, basis_size=100)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
     records = [update(run, dataset) for dataset in rows[1:3]]
     assert [record["reasons"] for record in records] == [
         [],
@@ -488,8 +485,8 @@ def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
     ]
 
 
-def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
-    site = write_site(run, tmp_path / "site", rows[0], rows[1], rows[2])
+def test_merge_runs__two_sites_are_one_fit(run, rows):
+    site = write_site(run, MemoryStore(), rows[0], rows[1], rows[2])
     update(run, rows[3])
     record = merge_runs(run.location, site.location, InlineEngine())
     assert (record["version"], record["n_rows"]) == (2, 300)
@@ -503,8 +500,8 @@ def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
     assert describe(run.location)["n_rows"] == 450
 
 
-def test_merge_runs__of_another_fit_is_refused(tmp_path, run, rows):
-    other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
+def test_merge_runs__of_another_fit_is_refused(run, rows):
+    other = fit_dataset(rows[1], MemoryStore(), PARAMS, InlineEngine())
     with pytest.raises(RunMismatchError, match="did not begin as a copy of"):
         merge_runs(run.location, other.location, InlineEngine())
 
@@ -527,6 +524,7 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
     close(forgotten["training_r2"], fitted, rtol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -536,20 +534,20 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
         "basis/values/zarr.json",
     ],
 )
-def test_update__says_what_mends_a_damaged_run(run, rows, name):
+def test_update__says_what_mends_a_damaged_run(stored, rows, name):
     def damage(file):
         file.write_bytes(file.read_bytes()[:-3])
 
-    place = Path(run.location)
+    place = Path(stored.location)
     damage(place / name)
     with pytest.raises(DamagedDataError, match="Repeat fit or tune, with the same dataset"):
-        update(run, rows[1])
-    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
-    update(run, rows[1])
-    assert_moments(run, *table_of(rows[:2]))
-    latest = Run.open(run.location).attributes["versions"][-1]["place"]
+        update(stored, rows[1])
+    fit_dataset(rows[0], stored.location, PARAMS, InlineEngine())
+    update(stored, rows[1])
+    assert_moments(stored, *table_of(rows[:2]))
+    latest = Run.open(stored.location).attributes["versions"][-1]["place"]
     damage(place / latest / "model" / "weights" / "c" / "0" / "0")
     with pytest.raises(DamagedDataError, match=r"Refresh the run .*, or restore the run from"):
-        update(run, rows[2])
+        update(stored, rows[2])
     with pytest.raises(DamagedDataError, match="versions/1"):
-        fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
+        fit_dataset(rows[0], stored.location, PARAMS, InlineEngine())

@@ -140,13 +140,3 @@ def test_run__interrupted(request, begun, tmp_path, where, signal_number):
 
 def _n_waiting(dask_scheduler):
     return sum(task.state in ("queued", "waiting") for task in dask_scheduler.tasks.values())
-
-
-def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
-    module = sys.modules["dask_nrbfn.engine.connection"]
-    monkeypatch.setattr(module, "_blas_threads_once_loaded", work.refuse_import)
-    with (
-        pytest.raises(ModuleNotFoundError, match="dask_nrbfn"),
-        connect(client=two_workers.client),
-    ):
-        pytest.fail("the block must not run")

@@ -1,15 +1,20 @@
 import os
+import sys
 
 import dask
 import pytest
 from distributed import Client
+from zarr.storage import MemoryStore
 
 from dask_nrbfn import errors
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.connection import local_cluster
-from dask_nrbfn.errors import MemoryBudgetError, WorkerLostError
+from dask_nrbfn.errors import MemoryBudgetError, ParameterError, WorkerLostError
+from dask_nrbfn.params import FitParams
 from tests.engine import work
 from tests.engine.processes import wait_until
+from tests.tables import spirals, write_table
 
 CAN_RESET = os.access("/proc/self/clear_refs", os.W_OK)
 
@@ -103,6 +108,22 @@ def test_run__foreign_error_arrives_and_the_engine_goes_on(engine):
     assert engine.run(work.fail_on, [(9, i) for i in range(5)], label="fine") == list(range(5))
 
 
+def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
+    module = sys.modules["dask_nrbfn.engine.connection"]
+    monkeypatch.setattr(module, "_blas_threads_once_loaded", work.refuse_import)
+    with (
+        pytest.raises(ModuleNotFoundError, match="dask_nrbfn"),
+        connect(client=two_workers.client),
+    ):
+        pytest.fail("the block must not run")
+
+
+def test_fit__of_a_store_in_memory_is_refused(two_workers):
+    table = write_table(MemoryStore(), *spirals(50))
+    with pytest.raises(ParameterError, match="memory of this process"):
+        fit_dataset(table, MemoryStore(), FitParams(), two_workers)
+
+
 @pytest.mark.slow
 def test_run__worker_killed_every_time(mortal_workers):
     with pytest.raises(WorkerLostError) as caught:
@@ -117,6 +138,7 @@ def test_run__worker_killed_every_time(mortal_workers):
     assert numbers == [0, 1, 4, 9]
 
 
+@pytest.mark.slow
 def test_run__worker_killed_once(mortal_workers, tmp_path):
     marker = tmp_path / "killed"
     numbers = mortal_workers.run(

@@ -116,17 +116,6 @@ def test_classifier__fits_dask_arrays(table, expected):
     same_network(clone(expected).fit(X, y), expected)
 
 
-@pytest.mark.slow
-def test_classifier__fits_dask_dataframes(table, expected):
-    frame = pd.DataFrame(table[0], columns=list("abcd")).assign(label=table[1])
-    lazy = dd.from_pandas(frame, npartitions=4)
-    network = clone(expected).fit(lazy[list("abcd")], lazy["label"])
-    same_network(network, expected)
-    assert network.feature_names_in_.tolist() == list("abcd")
-    labels = network.predict(lazy[list("abcd")])
-    np.testing.assert_array_equal(labels.compute(), network.predict(frame[list("abcd")]))
-
-
 def test_classifier__fits_datasets(tmp_path, table, expected):
     same_network(clone(expected).fit(write_table(tmp_path / "data", *table)), expected)
     with pytest.raises(ParameterError, match="a Dataset has its own"):
@@ -281,27 +270,11 @@ def test_classifier__empty_blocks(table, expected):
     assert expected.predict_proba(zarr.zeros(shape=(0, 4))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("missing", [None, np.nan, 3])
-def test_classifier__missing_lazy_labels(table, missing):
-    y = NAMES.astype(object)[table[1]]
-    y[7] = missing
-    lazy = da.from_array(y, chunks=4)
-    with pytest.raises(NRBFNError, match="in row 7"), dask.config.set(scheduler="sync"):
-        NRBFNClassifier().fit(da.from_array(table[0]), lazy)
-
-
 @pytest.mark.parametrize("dtype", ["S2", object])
 def test_classifier__labels_of_type_bytes(table, dtype):
     X, y = table[0], np.array([b"a", b"bb", b"c"], dtype=dtype)[table[1]]
     network = NRBFNClassifier(alpha=1e-6, basis=X[:9]).fit(X, y)
     assert network.classes_.tolist() == NAMES.tolist()
-
-
-@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
-@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
-def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
-    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
-        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))
 
 
 def test_classifier__huge_values(table):
@@ -328,3 +301,10 @@ def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, t
     for name in ("alpha", "width_factor", "features", "kernel", "basis_rule"):
         assert getattr(loaded, name) == getattr(tuned, f"{name}_")
     np.testing.assert_array_equal(loaded.predict_proba(table[0]), tuned.predict_proba(table[0]))
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
+@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
+def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
+    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
+        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))

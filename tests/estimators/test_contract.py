@@ -42,7 +42,7 @@ def not_promised(network):
     return dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
 
 
-@pytest.mark.fast_cases(24)
+@pytest.mark.fast_cases(16)
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=not_promised)
 def test_estimators__scikit_learn_contract(estimator, check):
     check(estimator)

@@ -182,16 +182,6 @@ def test_frames__gaps_of_arrays_are_filled():
     np.testing.assert_array_equal(again.decision_function(X), expected)
 
 
-def test_frames__batches(table):
-    frame, labels = table
-    network = clone(NETWORK).set_params(basis="random", basis_size=10).fit(frame, labels)
-    expected = network.decision_function(frame)
-    network.forget(frame[40:], labels[40:])
-    assert np.abs(network.decision_function(frame) - expected).max() > 0.01
-    network.partial_fit(pl.from_pandas(frame[40:])[COLUMNS[::-1]], labels[40:])
-    np.testing.assert_allclose(network.decision_function(frame), expected, rtol=1e-6, atol=1e-9)
-
-
 @pytest.mark.slow
 def test_frames__every_estimator(table):
     frame, labels = table

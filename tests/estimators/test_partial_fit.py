@@ -18,7 +18,7 @@ from dask_nrbfn.errors import (
 from tests.tables import spirals, write_table
 
 X, Y = spirals(300)
-FIRST, SECOND, THIRD = BATCHES = [(X[place::3], Y[place::3]) for place in range(3)]
+FIRST, SECOND, THIRD = [(X[place::3], Y[place::3]) for place in range(3)]
 OPTIONS = {"basis": "random", "basis_size": 30, "alpha": 1e-6, "width_factor": 0.4}
 
 
@@ -200,11 +200,6 @@ def test_partial_fit__classes_that_the_first_batch_lacks(basis, names, balanced)
     assert np.mean(fitted.predict(X) == labels) > (0.5 if basis == "sknn" else 0.7)
     if balanced is None:
         assert_weights(fitted, X, labels)
-
-
-def test_partial_fit__few_rows_and_many_classes():
-    fitted = NRBFNClassifier(alpha=1e-3).partial_fit(X[:3], [0, 1, 0], classes=np.arange(10))
-    assert fitted.predict_proba(X).shape == (len(X), 10)
 
 
 def test_partial_fit__a_first_batch_of_one_class():

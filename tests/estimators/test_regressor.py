@@ -5,7 +5,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV
@@ -56,19 +55,6 @@ def test_regressor__numbers_outside_the_training_targets_are_clipped():
     np.testing.assert_allclose(lazy.compute(), clipped, rtol=1e-12)
     network.partial_fit(new[2:], new[2:, 0] ** 2)
     assert network.predict(new).max() > 1.4
-
-
-@pytest.mark.slow
-def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path, several):
-    stored = zarr.array(X, chunks=(100, X.shape[1]), store=str(tmp_path / "X"))
-    lazy, lazy_T = da.from_array(X, chunks=(90, -1)), da.from_array(T, chunks=(90, -1))
-    frame = dd.from_pandas(pd.DataFrame(X).rename(columns=str), npartitions=3)
-    named = dd.from_pandas(pd.DataFrame(T, columns=["progress", "other"]), npartitions=3)
-    dataset = ingest_arrays(X, None, tmp_path / "data", target=T, chunk_rows=77)
-    for rows, targets in ((stored, T), (lazy, lazy_T), (frame, named), (dataset, None)):
-        found = clone(NETWORK).fit(rows, targets).predict(rows)
-        found = found.compute() if hasattr(found, "compute") else found
-        np.testing.assert_allclose(found, several.predict(X), rtol=1e-8)
 
 
 def test_regressor__predicts_lazily(one, several):

@@ -11,7 +11,6 @@ from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from dask_nrbfn.neighbors.lists import MISSING
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
-from tests.numeric.chunkings import row_chunkings, split
 
 
 def assert_nearest(found, queries, rows, *, rtol):
@@ -58,17 +57,6 @@ def test_exact_neighbors__duplicates(dtype, n_copies, k):
     found = exact_neighbors(rows, queries, n_neighbors=k).indices
     assert_valid(found, queries, n_rows=len(rows), n_neighbors=k)
     assert_nearest(found, queries, rows, rtol=1e-12)
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 9))
-@settings(max_examples=20)
-def test_exact_neighbors__any_split_of_the_queries(lengths, seed):
-    n_rows = sum(lengths) + 3
-    rows = blobs(n_rows, 4, seed=seed)
-    queries = np.arange(sum(lengths))
-    whole = exact_neighbors(rows, queries, n_neighbors=3).indices
-    parts = [exact_neighbors(rows, part, n_neighbors=3).indices for part in split(queries, lengths)]
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def test_exact_neighbors__equal_distances_with_any_number_of_threads():

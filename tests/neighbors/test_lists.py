@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from dask_nrbfn.neighbors.lists import MISSING, measure_neighbors, measure_recall, merge_neighbors
 from tests.neighbors.naive import blobs, naive_distances
@@ -24,14 +23,6 @@ def assert_measured(rows, queries, indices, *, rtol):
     assert neighbors.distances.dtype == np.float64
     assert neighbors.indices.dtype == np.int64
     return neighbors
-
-
-@given(n_rows=st.integers(2, 30), n_features=st.integers(1, 5), data=st.data())
-@settings(max_examples=40)
-def test_measure_neighbors__equals_naive(n_rows, n_features, data):
-    k = data.draw(st.integers(1, n_rows - 1))
-    rows = blobs(n_rows, n_features)
-    assert_measured(rows, np.arange(n_rows), random_neighbors(n_rows, k), rtol=1e-14)
 
 
 @pytest.mark.parametrize("offset", [1e4, -1e8, 1e12])
@@ -108,26 +99,6 @@ def test_merge_neighbors__distances_of_missing_ones_do_not_count():
     merged = merge_neighbors(np.array([[MISSING, 5]]), np.array([[0.0, 2.0]]), n_neighbors=2)
     assert merged.indices.tolist() == [[5, MISSING]]
     assert merged.distances.tolist() == [[2.0, np.inf]]
-
-
-SHAPES = st.tuples(st.integers(1, 8), st.integers(1, 6))
-FEW = st.sampled_from([0.0, 1.0, 2.0, 3.5])
-
-
-@given(exact=arrays("f8", SHAPES, elements=FEW), data=st.data())
-@settings(max_examples=40)
-def test_measure_recall__equals_naive(exact, data):
-    exact = np.sort(exact, axis=1)
-    found = np.sort(data.draw(arrays("f8", exact.shape, elements=FEW)), axis=1)
-    found = np.maximum(found, exact)
-    shares = [
-        sum(d <= kth for d in row) / len(row)
-        for row, kth in zip(found.tolist(), exact[:, -1].tolist(), strict=True)
-    ]
-    recall = measure_recall(found, exact)
-    assert recall.mean == pytest.approx(np.mean(shares))
-    expected = np.std(shares, ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else 0.0
-    assert recall.standard_error == pytest.approx(expected)
 
 
 def test_measure_recall__the_last_bits_do_not_count():

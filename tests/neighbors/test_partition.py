@@ -197,11 +197,3 @@ def test_route__rows_near_a_border_belong_to_both():
         to_border = np.abs(rows[inside] - [b for b in borders if 0.01 < b < 0.99]).min(axis=1)
         in_several = n_members[inside] > 1
         assert to_border[in_several].max() <= to_border[~in_several].min(initial=np.inf) + 0.01
-
-
-def test_route__more_rows_than_measured_at_once(monkeypatch):
-    rows = blobs(1000, 4)
-    partitions = Partitions.balanced(rows, 8, overlap=2, seed=0)
-    whole = partitions.route(rows, overlap=2)
-    monkeypatch.setattr("dask_nrbfn.neighbors.partition._STRIP_ELEMENTS", 8 * 37)
-    np.testing.assert_array_equal(partitions.route(rows, overlap=2), whole)

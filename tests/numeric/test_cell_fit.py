@@ -43,25 +43,6 @@ def kernel(scaled, basis, fit):
     return np.exp(-0.5 * (distances / fit.width) ** 2)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_fit_cell__solves_the_ridge_of_its_choice(weighted):
-    X, Y = surfaces(300, seed=2)
-    weights = np.random.default_rng(0).uniform(0.5, 2.0, 300) if weighted else np.ones(300)
-    table, scaling = table_of(X, Y, weights=weights), standard(X)
-    fit = fit_cell(table, scaling, NETWORK, n_folds=5)
-    assert fit.width_factor in {0.125, 0.25, 0.5, 1.0}
-    assert fit.solved.alpha in {ridge.alpha for ridge in RIDGES}
-    Phi = kernel(scaling.apply(X), scaling.apply(fit.basis), fit)
-    means = np.average(np.column_stack([Phi, Y]), axis=0, weights=weights)
-    Phi, T = Phi - means[: Phi.shape[1]], Y - means[Phi.shape[1] :]
-    gram = (Phi * weights[:, None]).T @ Phi
-    penalized = gram + fit.solved.alpha * np.trace(gram) * np.eye(len(gram))
-    expected = np.linalg.solve(penalized, (Phi * weights[:, None]).T @ T).T
-    np.testing.assert_allclose(fit.solved.weights, expected, rtol=1e-6, atol=1e-8)
-    residuals = weights @ (T - Phi @ expected.T) ** 2
-    np.testing.assert_allclose(fit.solved.residuals, residuals, rtol=1e-6)
-
-
 def test_fit_cell__held_out_scores_are_those_of_the_other_folds():
     X, Y = surfaces(200, seed=3)
     table, scaling = table_of(X, Y), standard(X)

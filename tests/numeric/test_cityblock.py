@@ -2,18 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dask_nrbfn.numeric import cityblock, products
+from dask_nrbfn.numeric import cityblock
 from dask_nrbfn.numeric.cityblock import absolute_sums
-from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.gradients import GradientSums
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_l1_distances
 
 WIDTH = 1.7
@@ -63,39 +59,6 @@ def test_activations__naive(normalized):
     np.testing.assert_allclose(sums, expected @ weights.T, rtol=1e-11, atol=1e-13)
     between = naive(basis, basis)
     np.testing.assert_allclose(features.between_basis_rows(), between, rtol=1e-12)
-
-
-@given(
-    lengths=row_chunkings(max_rows=90),
-    normalized=st.booleans(),
-)
-@settings(max_examples=30)
-def test_activations__same_bits_in_any_chunks(lengths, normalized):
-    X = draw(sum(lengths), 3)
-    features = features_of(draw(9, 3, 1), normalized=normalized)
-    blocks = [features.activations(block) for block in split(X, lengths)]
-    np.testing.assert_array_equal(np.concatenate(blocks), features.activations(X))
-
-
-def test_activations__same_bits_with_any_threads(monkeypatch):
-    monkeypatch.setattr(products, "_STRIP_ELEMENTS", 7 * 30)
-    X, basis = draw(400, 6), draw(30, 6, 1)
-    row_weights = np.linspace(1, 2, 400)
-    features = features_of(basis)
-    between = BasisDistances.from_basis(basis, l1=True)
-    weights = draw(2, 30, 3)
-    for threads in (2, 3):
-        for work in (
-            features.activations,
-            between.squared,
-            between.total,
-            lambda X, **options: (
-                GradientSums.from_block(
-                    X, features, weights, row_weights=row_weights, **options
-                ).squares
-            ),
-        ):
-            np.testing.assert_array_equal(work(X, threads=threads), work(X))
 
 
 def test_activations__is_1_for_a_repeated_row_of_any_offset():

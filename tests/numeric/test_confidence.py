@@ -42,16 +42,6 @@ def test_soft_confidence__naive(n_rows, n_neighbors, offset, seed):
     np.testing.assert_allclose(confidence, expected, rtol=1e-11)
 
 
-@given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_soft_confidence__any_blocks(lengths, seed):
-    distances, agrees = draw(sum(lengths), seed=seed)
-    whole = soft_confidence(distances, agrees, width=1.0)
-    blocks = zip(split(distances, lengths), split(agrees, lengths), strict=True)
-    parts = np.concatenate([soft_confidence(*block, width=1.0) for block in blocks])
-    np.testing.assert_allclose(parts, whole, rtol=1e-14)
-
-
 def test_soft_confidence__is_exact_at_its_ends():
     # Ties at 1 are broken by a rule, so rounding must not break them first.
     distances, agrees = draw(n_rows=500, n_neighbors=20)
@@ -144,17 +134,6 @@ def test_choose_basis__any_blocks_give_the_naive_choice(
     assert chosen.rows.tolist() == expected
     np.testing.assert_array_equal(chosen.priority, rows.priority[expected])
     np.testing.assert_array_equal(chosen.codes, rows.codes[expected])
-
-
-def test_choose_basis__class_without_rows_below_gives_its_least_confident():
-    confidence, codes = [1.0, 0.99, 0.95, 0.97, 0.1], [0, 0, 1, 1, 2]
-    rows = chosen_rows(confidence, codes, size=5, n_classes=3, threshold=0.9)
-    assert rows == [1, 2, 4]
-
-
-def test_choose_basis__threshold_itself_is_not_below():
-    assert chosen_rows([0.9, 0.5], [0, 0], size=2, n_classes=1, threshold=0.9) == [1]
-    assert chosen_rows([1.0, 0.5, 1.0], [0] * 3, size=3, n_classes=1, threshold=1.0) == [1]
 
 
 def test_even_below__draws_below_the_threshold_first():

@@ -98,20 +98,6 @@ def test_eigenfunctions__of_one_row():
     assert (found.coefficients.tolist(), found.eigenvalues.tolist()) == ([[1.0]], [1.0])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1e-2])
-def test_solve_components__is_the_ridge_in_the_span(alpha):
-    X, y, features = drawn()
-    Phi, T, gram, cross = sums(features, X, y)
-    B = eigenfunctions(features, 20).coefficients
-    found = solve_components(gram, cross, B, sizes=[3, 20, 7], alphas=[alpha] * 3)
-    for size, solution in zip([3, 20, 7], found, strict=True):
-        Q = np.linalg.qr(B[:, :size])[0]
-        roots = np.sqrt(alpha * np.trace(gram)) * np.eye(size)
-        below = np.zeros((size, 3))
-        beta = np.linalg.lstsq(np.vstack([Phi @ Q, roots]), np.vstack([T, below]), rcond=None)[0]
-        np.testing.assert_allclose(Phi @ solution.weights.T, Phi @ Q @ beta, atol=1e-9)
-
-
 def test_solve_components__where_some_systems_are_singular():
     X, y, features = drawn(width=20.0)
     _, _, gram, cross = sums(features, X, y)

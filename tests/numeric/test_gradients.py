@@ -1,16 +1,10 @@
-from functools import reduce
-from operator import add
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, GradientSums, feature_weights
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from tests.numeric.chunkings import row_chunkings, split
 
 
 def network(kernel, seed=0, n_basis=7):
@@ -42,16 +36,6 @@ def test_gradients__are_those_of_differences(kernel):
     found = GradientSums.from_block(X, features, weights, row_weights=row_weights).squares
     expected = row_weights @ naive_squares(X, features, weights)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-@given(lengths=row_chunkings(max_rows=25), kernel=st.sampled_from(tuple(KERNELS)))
-@settings(max_examples=20)
-def test_gradients__add_over_rows(lengths, kernel):
-    X, features, weights = network(kernel)
-    X = X[: sum(lengths)]
-    parts = [GradientSums.from_block(block, features, weights) for block in split(X, lengths)]
-    whole = GradientSums.from_block(X, features, weights).squares
-    np.testing.assert_allclose(reduce(add, parts).squares, whole, rtol=1e-9)
 
 
 def test_feature_weights__have_mean_1_where_used_and_lose_no_feature():

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import random_array
 
+from dask_nrbfn.numeric.folds import fold_block, folds_of_rows
 from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels, hash_rows, hash_values
-from tests.numeric.chunkings import row_chunkings, split
+from tests.numeric.frozen import read_only
 
 
 def naive_splitmix(x):
@@ -41,14 +42,6 @@ def test_hash_rows__same_for_sparse_rows(n_columns):
     np.testing.assert_array_equal(hash_rows(X, seed=3), hash_rows(X.toarray(), seed=3))
     np.testing.assert_array_equal(hash_values(X), hash_values(X.toarray()))
     assert len(set(hash_rows(X, seed=3).tolist())) == len(np.unique(X.toarray(), axis=0))
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_hash_rows__any_blocks(lengths, seed):
-    X = np.random.default_rng(seed).normal(size=(sum(lengths), 3))
-    parts = [hash_rows(block, seed=seed) for block in split(X, lengths)]
-    np.testing.assert_array_equal(np.concatenate(parts), hash_rows(X, seed=seed))
 
 
 def test_hash_rows__signed_zeros_are_equal():
@@ -90,11 +83,6 @@ def test_content_of_rows__adds_up_in_any_order(labels, weights):
     assert content(RNG.permutation(300)) == whole
     pieces = np.split(RNG.permutation(300), [1, 50, 299])
     assert sum(content(piece) for piece in pieces) % 2**64 == whole
-
-
-@pytest.mark.parametrize("dtype", ["i4", "u2", "f4", "f8"])
-def test_content_of_rows__is_that_of_the_values(dtype):
-    assert content_of_rows(X.astype(dtype), Y, None) == content_of_rows(X, Y, None)
 
 
 def test_content_of_rows__text_of_both_kinds():
@@ -141,3 +129,46 @@ def test_distinct_labels__texts_in_an_order_that_crashes_numpy(n_chars):
     assert labels.tolist() == texts.tolist()
     np.testing.assert_array_equal(codes, np.arange(1600) % 800)
     np.testing.assert_array_equal(counts, 2)
+
+
+@pytest.mark.parametrize(("start", "seed", "n_folds"), [(0, 0, 1), (2**33, 2**32 - 1, 7)])
+def test_folds__naive(start, seed, n_folds):
+    folds = folds_of_rows(start, start + 50, n_folds=n_folds, seed=seed)
+    own = naive_splitmix(seed)
+    expected = [naive_splitmix(row ^ own) % n_folds for row in range(start, start + 50)]
+    assert folds.dtype == np.int64
+    assert folds.tolist() == expected
+
+
+@read_only
+def draw_rows(folds, seed=0):
+    """Draw rows, codes and weights for the folds given."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(len(folds), 3)), rng.integers(0, 4, len(folds)), rng.random(len(folds))
+
+
+@given(
+    folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2), weighted=st.booleans()
+)
+@settings(max_examples=60)
+def test_fold_block__naive(folds, more, weighted):
+    n_folds, own = 5 + more, np.array(folds, dtype=np.int64)
+    X, codes, weights = draw_rows(folds)
+    block = fold_block(X, codes, weights if weighted else None, own, n_folds=n_folds)
+    assert len(block.slices) == n_folds
+    assert len(block.X) == len(block.targets) == len(folds)
+    for fold, rows in enumerate(block.slices):
+        places = [place for place, of_row in enumerate(folds) if of_row == fold]
+        assert block.X[rows].tolist() == X[places].tolist()
+        assert block.targets[rows].tolist() == codes[places].tolist()
+        if weighted:
+            assert block.weights[rows].tolist() == weights[places].tolist()
+    if not weighted:
+        assert block.weights is None
+
+
+def test_fold_block__factors_are_roots_of_the_weights():
+    X, codes, weights = draw_rows([1, 0, 1])
+    block = fold_block(X, codes, weights, np.array([1, 0, 1]), n_folds=2)
+    np.testing.assert_allclose(block.factors**2, weights[[1, 0, 2]], rtol=1e-15)
+    assert fold_block(X, codes, None, np.array([1, 0, 1]), n_folds=2).factors is None

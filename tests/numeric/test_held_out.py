@@ -10,7 +10,6 @@ from sklearn.metrics import (
     r2_score,
 )
 
-from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     FoldSums,
@@ -20,13 +19,8 @@ from dask_nrbfn.numeric.held_out import (
     class_figures,
     softmax,
 )
-from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_networks
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
-from tests.reference import fitted_ones, reference_activations, reference_distances
 
 N_MODELS, N_CLASSES = 3, 4  # the last class never has rows
 
@@ -52,11 +46,6 @@ def naive_log_loss(scores, codes, inverse, weights=None):
     return total
 
 
-def assert_same(sums, other, rtol=1e-12):
-    np.testing.assert_allclose(sums.confusion, other.confusion, rtol=rtol, atol=1e-12)
-    np.testing.assert_allclose(sums.log_losses, other.log_losses, rtol=rtol, atol=1e-12)
-
-
 @pytest.mark.parametrize(("n_rows", "weighted"), [(0, False), (1, True), (30, True)])
 def test_held_out__naive(n_rows, weighted):
     scores, codes = draw(n_rows)
@@ -74,18 +63,6 @@ def test_held_out__naive(n_rows, weighted):
     ]
     places = [INVERSE_TEMPERATURES.tolist().index(inverse) for inverse in (0.25, 1.0, 1024.0)]
     np.testing.assert_allclose(sums.log_losses[:, places], expected, rtol=1e-11, atol=1e-300)
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 99), weighted=st.booleans())
-@settings(max_examples=40)
-def test_held_out__any_split_sums_to_one_block(lengths, seed, weighted):
-    scores, codes = draw(sum(lengths), seed)
-    weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(codes)) if weighted else None
-    added = HeldOutSums.zeros(N_MODELS, N_CLASSES)
-    blocks = [None] * len(lengths) if weights is None else split(weights, lengths)
-    for block in zip(split(scores, lengths), split(codes, lengths), blocks, strict=True):
-        added += HeldOutSums.from_block(*block)
-    assert_same(added, HeldOutSums.from_block(scores, codes, weights))
 
 
 # Signal over noise from one at which hardly anything is known to one that is nearly certain.
@@ -111,18 +88,6 @@ def test_temperature__minimizes_the_log_loss(signal):
     at_temperature = log_loss(-np.log(found.temperature))
     assert found.log_loss == pytest.approx(at_temperature, rel=3e-4)
     assert best.fun <= at_temperature <= best.fun * (1 + 1e-5)
-
-
-def test_softmax__naive():
-    scores, temperature = draw(20)[0][:, 0], 0.5
-    probabilities = softmax(scores / temperature, scores)
-    powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
-    np.testing.assert_allclose(
-        probabilities, powers / powers.sum(axis=1, keepdims=True), rtol=1e-12
-    )
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
-    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
-    np.testing.assert_array_equal(scores, draw(20)[0][:, 0])
 
 
 def draw_numbers(n_rows, seed=0):
@@ -209,51 +174,6 @@ def test_class_figures__as_scikit_learns(own, given):
     ]
 
 
-def draw_table(n_classes, n_folds, n_basis, n_rows=900):
-    """Draw rows of classes of which the first is rare, or, without classes, rows with numbers."""
-    rng = np.random.default_rng(0)
-    y = rng.choice(n_classes, n_rows, p=[0.1, *[0.9 / (n_classes - 1)] * (n_classes - 1)])
-    X = rng.normal(size=(n_rows, 4)) + 1.5 * np.eye(5)[y][:, :4]
-    return X, y, folds_of_rows(0, n_rows, n_folds=n_folds, seed=0), np.arange(n_rows)[:n_basis]
-
-
-@pytest.mark.parametrize(
-    ("targets", "n_basis", "n_folds"),
-    [
-        (ClassTargets(2), 60, 2),
-        (ClassTargets(5), 120, 5),
-        (NumberTargets([10.0]), 60, 5),
-    ],
-)
-def test_held_out_scores__naive(targets, n_basis, n_folds):
-    classes = isinstance(targets, ClassTargets)
-    X, y, folds, basis = draw_table(targets.n_targets if classes else 2, n_folds, n_basis)
-    noise = np.random.default_rng(1).normal(size=(len(X), 1))
-    T = np.eye(targets.n_targets)[y] if classes else 12 + X[:, :1] ** 2 + 0.3 * noise
-    table = SmallTable(
-        X, y if classes else T, targets, np.ones(len(X)), folds, X[basis], folds[basis],
-        spread=X, spread_weights=np.ones(len(X)), block_rows=128,
-    )  # fmt: skip
-    network = SmallNetwork("gaussian", 0.5, True, (Ridge("weights", 1e-5),))
-    scaling = Scaling.from_statistics("none", ColumnStatistics.from_block(X))
-    held_out = range(n_folds)
-    ((_, scores),) = try_networks(table, scaling, [network], held_out=held_out, scored=True)
-    Phi = reference_activations(X, X[basis], 0.5 * reference_distances(X, X[basis]).mean())
-    scores, refitted = scores + (0.0 if classes else 10.0), np.empty(T.shape)
-    for fold in range(n_folds):
-        out, kept = folds == fold, folds[basis] != fold
-        own, judged = Phi[~out][:, kept], Phi[out][:, kept]
-        mean = 0.0 if classes else T[~out].mean(axis=0)
-        share = 1.0 if kept.all() else fitted_ones(own, judged, 1e-5)
-        expected = judged / share @ ridge_weights(own, T[~out] - mean) + mean
-        refitted[out] = renormalized(judged) @ ridge_weights(renormalized(own), T[~out] - mean)
-        refitted[out] += mean
-        np.testing.assert_allclose(scores[out], expected, rtol=1e-7, atol=1e-7)
-    if classes:
-        assert scores.sum(axis=1).mean() == pytest.approx(1, abs=0.06)
-    assert np.mean((scores - T) ** 2) < 1.15 * np.mean((refitted - T) ** 2)
-
-
 def test_fold_deviation__a_constant_fold_and_one_without_rows():
     Y = np.concatenate([np.full(40, 3.3), [1.0, 2.0, 4.0, 5.0]])[:, None]
     scores = (Y + 0.1)[:, None]
@@ -263,12 +183,3 @@ def test_fold_deviation__a_constant_fold_and_one_without_rows():
     # Each fold has the same squared error.
     assert FoldSums(errors, totals).deviation(0) == pytest.approx(0, abs=1e-12)
     assert FoldSums(errors[1:], totals[1:]).deviation(0) is None
-
-
-def ridge_weights(Phi, T):
-    gram = Phi.T @ Phi
-    return np.linalg.solve(gram + 1e-5 * np.trace(gram) * np.eye(len(gram)), Phi.T @ T)
-
-
-def renormalized(Phi):
-    return Phi / Phi.sum(axis=1, keepdims=True)

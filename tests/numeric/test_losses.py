@@ -1,11 +1,7 @@
 """Losses by margin, and their sums over rows."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.special import expit
 
 from dask_nrbfn.choices import LOSSES
@@ -121,19 +117,6 @@ def test_sums__are_those_of_the_rows_and_their_gradient(name):
         )
         slope = (above - below) / 2e-6
         assert sums.gradient[0, k, j] == pytest.approx(slope, abs=1e-8 * max(1, above))
-
-
-@given(st.lists(st.integers(0, 23), max_size=4), st.sampled_from(tuple(LOSSES)))
-def test_sums__add_over_blocks(cuts, name):
-    Phi, codes, W, weights = rows()
-    loss, edges = loss_named(name), [0, *sorted(cuts), 23]
-    total = LossSums.zeros(1, *W.shape)
-    for start, stop in pairwise(edges):
-        own = slice(start, stop)
-        total += sums_of(Phi[own], codes[own], W, loss, weights[own])
-    expected = sums_of(Phi, codes, W, loss, weights)
-    for found, array in zip(total.arrays().values(), expected.arrays().values(), strict=True):
-        np.testing.assert_allclose(found, array, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)

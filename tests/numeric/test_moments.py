@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.moments import (
     packed_size,
     unpack_gram,
 )
-from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.chunkings import row_chunkings, split
 
 N_CLASSES = 4  # the last one never has rows
@@ -85,24 +85,6 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     assert whole.cross.sum() == pytest.approx(sum(lengths), rel=1e-12)
 
 
-def weighted(Phi, codes, weights):
-    """Return the moments of rows with weights, whose roots multiply them."""
-    factors, sums = np.sqrt(weights), MomentSums(Phi.shape[1], N_CLASSES)
-    sums.add(factors[:, None] * Phi, CLASSES.bordered(codes, factors))
-    return sums.moments()
-
-
-def test_moments__weights_naive():
-    Phi, codes = draw(20, 5)
-    weights = np.random.default_rng(1).uniform(0.1, 9.0, 20)
-    moments = weighted(Phi, codes, weights)
-    F = np.eye(N_CLASSES)[codes]
-    np.testing.assert_allclose(moments.gram(), Phi.T @ np.diag(weights) @ Phi, rtol=1e-12)
-    np.testing.assert_allclose(moments.cross, F.T @ np.diag(weights) @ Phi, rtol=1e-12)
-    np.testing.assert_allclose(moments.target_sums, F.T @ weights, rtol=1e-12)
-    assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-12)
-
-
 @given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_subtract_in_place__leaves_the_other_rows(held, seed):
@@ -137,14 +119,6 @@ def test_moments__narrow_codes_count_past_their_range(dtype):
     moments = Moments.from_block(Phi, ClassTargets(2).bordered(codes))
     assert moments.target_sums.tolist() == [0, 300]
     assert moments.cross.tolist() == [[0.0], [300.0]]
-
-
-def test_add_in_place__same_bits_as_a_sum():
-    a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
-    total = a + b
-    a += b
-    assert_same(a, total, rtol=0)
-    assert_same(b, moments_of(6, 4, seed=1), rtol=0)
 
 
 @pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 5), (1, 1), (9, 600)])
@@ -220,3 +194,26 @@ def test_are_sums_of_rows__a_class_and_a_basis_row_without_any():
     Phi[:, 2] = 0
     taken = of_block(Phi[:10], codes[:10])
     assert are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
+
+
+def draw_numbers(n_rows=60, n_basis=5, n_targets=2, *, far=0.0, seed=0):
+    """Draw plain activations (n, r), numbers (n, q) about `far`, and weights (n,)."""
+    rng = np.random.default_rng(seed)
+    Phi = rng.uniform(0.1, 1.0, (n_rows, n_basis))
+    T = far + Phi @ rng.normal(size=(n_basis, n_targets)) + rng.normal(size=(n_rows, n_targets))
+    return Phi, T, rng.uniform(0.5, 3.0, n_rows)
+
+
+def moments_of_numbers(Phi, T, weights, targets):
+    factors = np.sqrt(weights)
+    return Moments.from_block(factors[:, None] * Phi, targets.bordered(T, factors))
+
+
+def test_check_moments__of_numbers():
+    Phi, T, weights = draw_numbers(far=1e3)
+    Phi /= Phi.sum(axis=1, keepdims=True)
+    moments = moments_of_numbers(Phi, T, weights, NumberTargets(T[0]))
+    check_moments(moments, weights.sum())
+    moments.products[2, 1] += 1e-3
+    with pytest.raises(DamagedDataError, match="damaged"):
+        check_moments(moments, weights.sum())

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.choices import KERNELS
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric import products
 from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
+from tests.numeric.test_distances import LOGARITHMS
 from tests.reference import reference_activations, reference_distances, reference_l1_distances
 
 
@@ -28,14 +31,6 @@ KINDS = [
     for normalized in (True, False)
 ]
 
-# The logarithms of kernels of t, the distance over the width, and how fast they fall in the end.
-LOGARITHMS = {
-    "gaussian": lambda t: -(t**2) / 2,
-    "laplace-l1": lambda t: -t,
-    "laplacian": lambda t: -t,
-    "matern32": lambda t: np.log(1 + 3**0.5 * t) - 3**0.5 * t,
-    "matern52": lambda t: np.log(1 + 5**0.5 * t + 5 * t**2 / 3) - 5**0.5 * t,
-}
 RATES = {"laplace-l1": 1.0, "laplacian": 1.0, "matern32": 3**0.5, "matern52": 5**0.5}
 
 
@@ -252,3 +247,26 @@ def test_distances__number_of_the_nearest_basis_row(threads):
     total = distances.total(X, weights=weights, nearest=nearest, threads=threads)
     np.testing.assert_array_equal(nearest, reference_distances(X, X[:30]).argmin(axis=1))
     assert total == distances.total(X, weights=weights)
+
+
+@pytest.mark.parametrize("name", ["gaussien", "kernels", "__init__", "", "os"])
+def test_kernel_named__unknown(name):
+    with pytest.raises(ParameterError, match=f"kernel is {name!r}") as error:
+        kernel_named(name)
+    assert "Give one of gaussian, laplace-l1, laplacian, matern32, matern52." in error.value.remedy
+
+
+@pytest.mark.parametrize("far", [1e300, 1e308])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    # The exponents of the Gaussian one are of the size of far / width^2.
+    [
+        *((name, 1.0) for name in KERNELS),
+        *((name, 1e-10) for name in KERNELS if name != "gaussian"),
+    ],
+)
+def test_kernels__rows_as_far_as_float64_goes(name, far, width):
+    basis = np.array([[0.0, 0.0], [width, 0.0], [0.0, 3 * width]])
+    Phi = RadialFeatures.from_basis(basis, width, kernel=name).activations(np.array([[far, 0.0]]))
+    np.testing.assert_allclose(Phi.sum(), 1.0)
+    assert Phi.argmax() == 1

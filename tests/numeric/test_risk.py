@@ -4,26 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.risk import gram_eigenvalues
-from tests.numeric.frozen import read_only
 from tests.numeric.systems import error_and_risk, solve_weights, spectral_bounds
-
-
-@read_only
-def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
-    rng = np.random.default_rng(seed)
-    Phi = rng.dirichlet(np.ones(n_basis), size=n_rows)
-    return Phi, np.eye(n_classes)[rng.integers(0, n_classes, n_rows)]
+from tests.numeric.test_ridge import draw, draw_penalties
 
 
 def judge(weights, Phi, F, alpha=0.0):
     return error_and_risk(weights, Phi.T @ Phi, F.T @ Phi, target_norm=len(Phi), alpha=alpha)
-
-
-def draw_penalties(n_basis=6, seed=0):
-    """Draw the diagonal of a penalty, and a whole one."""
-    rng = np.random.default_rng(seed)
-    root = rng.normal(size=(n_basis, n_basis))
-    return rng.uniform(0.1, 30, n_basis), root @ root.T
 
 
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))

@@ -156,14 +156,6 @@ def test_none__only_the_type_changes():
     np.testing.assert_array_equal(scaled, X)
 
 
-@pytest.mark.parametrize("kind", ["none", "standard", "unit"])
-def test_scaling__any_blocks(kind):
-    X = draw(40)
-    scaling = Scaling.from_statistics(kind, statistics_of(X))
-    parts = [scaling.apply(block) for block in split(X, [1, 2, 30, 7])]
-    np.testing.assert_array_equal(np.concatenate(parts), scaling.apply(X))
-
-
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("none", np.uint8), ("standard", np.float64), ("unit", np.float32)]
 )

@@ -15,7 +15,7 @@ from tests.report.test_console import figures
 from tests.report.test_page import Page
 from tests.tables import surfaces
 
-FIRST, SECOND = TARGETS
+FIRST = TARGETS[0]
 
 
 def listed(values):

@@ -109,22 +109,6 @@ def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, for
         form(tmp_path, np.arange(N) / 2, labels)
 
 
-@pytest.mark.fast_cases(3)
-@pytest.mark.parametrize(
-    "labels", [*[labels for labels, _ in LABELS.values()], TRUTH.astype(object)], ids=str
-)
-@pytest.mark.parametrize("wrap", [np.array, list, pd.Series, pd.Categorical])
-def test_types__estimators_predict_what_they_were_given(labels, wrap):
-    X = (labels[:, None] == np.unique(labels)).astype(float)
-    X += np.random.default_rng(0).normal(size=X.shape) / 100
-    given = wrap(labels)
-    given = pd.Series(given) if wrap is pd.Categorical else given
-    predicted = NRBFNClassifier(n_neighbors=3).fit(X, given).predict(X)
-    np.testing.assert_array_equal(predicted, labels)
-    kind = np.array(labels.tolist()).dtype.kind
-    assert np.array(predicted.tolist()).dtype.kind == kind
-
-
 @pytest.mark.parametrize("lazy", [False, True])
 def test_frame__column_that_makes_no_features_is_named(lazy):
     frame = pd.DataFrame({"a": np.arange(N) * 1.0, "lasts": pd.to_timedelta(np.arange(N), "h")})

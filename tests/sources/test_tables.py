@@ -126,11 +126,10 @@ def labels_of(dataset):
     return dataset.classes[dataset.codes()].tolist()
 
 
-@pytest.mark.parametrize("chunk_rows", [5, None])
 @pytest.mark.parametrize(("name", "write"), FORMS.items(), ids=FORMS)
-def test_forms__store_the_same_rows(tmp_path, name, write, chunk_rows):
+def test_forms__store_the_same_rows(tmp_path, name, write):
     as_csv(people(), tmp_path / "expected.csv")
-    options = {"label": "y", "chunk_rows": chunk_rows}
+    options = {"label": "y", "chunk_rows": 5}
     expected = ingest(tmp_path / "expected.csv", **options)
     write(people(), tmp_path / name)
     if name in ("d.duckdb", "d.sqlite"):
@@ -284,15 +283,6 @@ def test_cell__that_is_no_number_is_named_by_row_and_column(tmp_path, options):
 def test_labels__of_csv(tmp_path, cells, labels):
     text = "a,y\n" + "".join(f'{row},"{cell}"\n' for row, cell in enumerate(cells))
     assert labels_of(ingest_text(tmp_path, text, label="y")) == labels
-
-
-def test_labels__fraction_is_no_class(tmp_path):
-    with pytest.raises(DataError, match=r"'y' of .*d\.csv has the label 0\.5 in row 1"):
-        ingest_text(tmp_path, "a,y\n1,1\n2,0.5\n", label="y")
-
-
-def test_labels__of_floats_that_are_whole(tmp_path):
-    assert labels_of(ingest(pd.DataFrame({"a": [1.5, 2], "y": [3.0, -1.0]}), label="y")) == [3, -1]
 
 
 @pytest.mark.parametrize("text", ["u", ""])

@@ -21,7 +21,7 @@ def overlapping(n_rows, noise, seed=0):
 
 
 def are_labels(targets):
-    return np.asarray(targets).dtype.kind in "iu"
+    return np.asarray(targets).dtype.kind in "biuU"
 
 
 def write(X, targets, **options):
@@ -30,12 +30,14 @@ def write(X, targets, **options):
     return write_table(MemoryStore(), X, **{kind: targets}, **options)
 
 
-def fit_table(X, targets, params, *, tuning=None, place=None, engine=ENGINE, basis=None, **options):
-    """Return the run of a fit, or of a tuning, to rows in memory."""
+def fit_table(
+    X, targets, params, *, tuning=None, place=None, engine=ENGINE, of_fit=None, **options
+):
+    """Return the run of a fit, or of a tuning, to rows in memory; `of_fit` are its options."""
     dataset, place = write(X, targets, **options), MemoryStore() if place is None else place
     if tuning is None:
-        return fit_dataset(dataset, place, params, engine, basis=basis)
-    return tune_dataset(dataset, place, params, tuning, engine, basis=basis)
+        return fit_dataset(dataset, place, params, engine, **of_fit or {})
+    return tune_dataset(dataset, place, params, tuning, engine, **of_fit or {})
 
 
 def assert_refused(X, targets, params, message, **options):

@@ -1,20 +1,24 @@
-"""Bases that are drawn, clustered or given."""
+"""Bases of low confidence, drawn, clustered or given."""
+
+import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.engine import InlineEngine
+import dask_nrbfn.fit
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import basis_rule
 from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.stages import basis as basis_stage
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
+from tests.stages.fits import fit_table, overlapping
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, write_table
+from tests.tables import spirals
 
 TUNING = TuneParams(
     effort="quick",
@@ -26,13 +30,8 @@ TUNING = TuneParams(
 )
 
 
-def fit(X, y, params, *, basis=None, tuning=None, place=None, engine=None, **options):
-    """Return the finished run of a fit, or of its tuning."""
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place, engine = place or MemoryStore(), engine or InlineEngine()
-    if tuning is None:
-        return fit_dataset(dataset, place, params, engine, basis=basis)
-    return tune_dataset(dataset, place, params, tuning, engine, basis=basis)
+def fit(X, y, params, *, basis=None, **options):
+    return fit_table(X, y, params, of_fit={"basis": basis}, **options)
 
 
 def sorted_rows(rows):
@@ -98,6 +97,7 @@ def test_random__every_class_has_a_row():
     assert set(y[rows]) == {0, 1, 2, 9}
 
 
+@pytest.mark.slow
 def test_kmeans__order_of_rows_is_free():
     X, y = spirals(300)
     order = np.random.default_rng(1).permutation(300)
@@ -188,3 +188,61 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
         with pytest.raises(ParameterError, match=message):
             fit(X, y, params, basis=rows, tuning=tuning, engine=idle, place=place)
         assert not place._store_dict
+
+
+def test_uniform__rows_below_the_threshold_are_drawn():
+    X, y = overlapping(400, 0.4)
+    params = params_of("sknn", 40, basis_rule="uniform")
+    draws = []
+    for seed in (0, 1):
+        run = fit(X, y, replace(params, random_state=seed))
+        confidence, rows = run.read("confidence/values"), run.read("basis/rows")
+        assert len(rows) == 40
+        assert confidence[rows].max() < 0.9
+        assert confidence[rows].max() > np.sort(confidence)[40]
+        draws.append(rows.tolist())
+    assert draws[0] != draws[1]
+
+
+def test_uniform__is_filled_up_from_beyond_and_says_so(caplog):
+    X, y = spirals(200)
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        run = fit(X, y, params_of("sknn", 150, basis_rule="uniform"))
+    confidence, rows = run.read("confidence/values"), run.read("basis/rows")
+    n_below = np.count_nonzero(confidence < 0.9)
+    assert set(np.flatnonzero(confidence < np.sort(confidence)[149])) <= set(rows)
+    assert f"{n_below} rows are below the threshold 0.9; {150 - n_below} basis rows are " in (
+        caplog.text
+    )
+
+
+def warned(caplog):
+    (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
+    return warning.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"), [("least-confident", "the least"), ("uniform", "drawn ones")]
+)
+def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule, said):
+    X, y = overlapping(400, 0.4)
+    with monkeypatch.context() as patched:
+        patched.setattr(dask_nrbfn.fit, "largest_basis", lambda context: 60)
+        run = fit(X, y, params_of("sknn", None, basis_rule=rule))
+    n_below = np.count_nonzero(run.read("confidence/values") < 0.9)
+    record = BASIS.recorded(run)
+    assert (record.n_basis, record.n_below_threshold, record.cap) == (60, n_below, 60)
+    expected = fit(X, y, params_of("sknn", 60, basis_rule=rule)).read("basis/rows")
+    assert run.read("basis/rows").tolist() == expected.tolist()
+    told = f"{n_below} rows are below the threshold 0.9, but the memory allows only 60 basis "
+    assert told in warned(caplog)
+    assert said in warned(caplog)
+
+
+def test_sknn__capped_without_a_size(caplog, monkeypatch):
+    monkeypatch.setattr(basis_stage, "MOST_FOUND", 40)
+    record = BASIS.recorded(fit(*overlapping(400, 0.4), params_of("sknn", None)))
+    assert (record.n_basis, record.cap) == (40, 40)
+    told = warned(caplog)
+    assert "without a basis size has at most 40 basis rows: the least" in told
+    assert "are chosen. Give a basis size to choose another number." in told

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import requested_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
+from tests.stages.fits import fit_table
 from tests.tables import spirals, write_table
 
 
@@ -19,10 +18,8 @@ def params(**changes):
     return FitParams(**(chosen | changes))
 
 
-def fit(X, y, wanted=None, *, engine=None, location=None, **options):
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place = MemoryStore() if location is None else location
-    return fit_dataset(dataset, place, wanted or params(), engine or InlineEngine())
+def fit(X, y, wanted=None, **options):
+    return fit_table(X, y, wanted or params(), **options)
 
 
 def results(run):

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
@@ -76,6 +76,7 @@ def test_cells__held_out_figures_are_those_of_all_cells():
     assert -np.log(own).mean() == pytest.approx(record.log_loss, abs=0.1)
 
 
+@pytest.mark.slow
 def test_cells__a_tuning_takes_them_where_they_gain():
     X, y = steps(1500)
     run = fit_table(X, y, replace(PARAMS, cells="auto"), tuning=TUNING)
@@ -156,7 +157,7 @@ def test_cells__one_that_cannot_be_cut_is_a_network(tmp_path):
     X = (rng.random((300, 30)) < 0.1).astype(float)
     Y = X[:, :1] * X[:, 1:2] + 100.0 + 3 * X[:, 2:3]
     params = replace(PARAMS, cells=4, scale="learned", basis_size=40, metric_rounds=1)
-    run = tune_dataset(write(X, Y), tmp_path / "run", params, TUNING, ENGINE)
+    run = fit_table(X, Y, params, tuning=TUNING)
     model = Model.load(run.location)
     assert 1 - np.mean((model.scores(X) - Y) ** 2) / Y.var() > 0.9
     assert describe(run.location)["complete"]

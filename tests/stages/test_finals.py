@@ -7,7 +7,6 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import tune_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import search
 from dask_nrbfn.stages.context import (
@@ -15,6 +14,7 @@ from dask_nrbfn.stages.context import (
     Trials,
 )
 from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
@@ -40,9 +40,8 @@ def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
     return Final(both, weights / weights.sum(), combination(scale), {"n_basis": n_basis})
 
 
-def tune(X, y, params=PARAMS, tuning=QUICK, *, place=None, engine=None, kind="y"):
-    dataset = write_table(MemoryStore(), X, **{kind: y})
-    return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine or InlineEngine())
+def tune(X, y, params=PARAMS, tuning=QUICK):
+    return fit_table(X, y, params, tuning=tuning)
 
 
 def noisy(n_rows, flipped):
@@ -123,6 +122,7 @@ def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypat
     assert winding.read("basis/rows").shape == (32,)
 
 
+@pytest.mark.slow
 def test_size__doubles_while_it_gains():
     run = tune(
         *spirals(400, n_features=2), tuning=replace(QUICK, effort="normal", scales=("none",))
@@ -136,6 +136,7 @@ def test_size__doubles_while_it_gains():
     assert run.chosen_params.basis_size <= best["n_basis"]
 
 
+@pytest.mark.slow
 def test_size__of_low_confidence_beside_a_draw():
     params = replace(PARAMS, basis="sknn")
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",))
@@ -148,13 +149,14 @@ def test_size__of_low_confidence_beside_a_draw():
 
 def test_size__of_numbers():
     X, Y = surfaces(300)
-    run = tune(X, Y, kind="target")
+    run = tune(X, Y)
     curve = SEARCH.recorded(run).curve
     assert [each["n_basis"] for each in curve] == [4, 8, 16]
     assert curve[-1]["relative_error"] < curve[0]["relative_error"]
     assert run.chosen_params.basis_size == 16
 
 
+@pytest.mark.slow
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
     tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))

@@ -4,28 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import columns
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_l1_distances
-from tests.tables import spirals, write_table
+from tests.stages.fits import fit_table
+from tests.tables import spirals
 
-ENGINE = InlineEngine()
 PARAMS = FitParams(
     kernel="laplace-l1", basis="random", basis_size=30, features="plain", alpha=1e-6, n_parts=2
 )
 
 
 def fit(X, y, params=PARAMS, **options):
-    kind = "y" if np.asarray(y).dtype.kind in "iu" else "target"
-    dataset = write_table(MemoryStore(), X, **{kind: y}, **options)
-    return fit_dataset(dataset, MemoryStore(), params, ENGINE)
+    return fit_table(X, y, params, **options)
 
 
 def kernel_of(X, model):
@@ -48,21 +43,6 @@ def test_fit__is_the_ridge_that_is_written_out(penalty):
     np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(model.scores(X), Phi @ model.weights.T, rtol=1e-9, atol=1e-11)
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.9
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"components": 20, "features": "normalized"},
-        {"penalty": "clusters", "basis": "kmeans"},
-        {"locality": 1e-4, "basis": "sknn", "n_neighbors": 6},
-    ],
-    ids=lambda changes: "-".join(map(str, changes.values())),
-)
-def test_fit__every_kind_learns(changes):
-    X, y = spirals(300)
-    model = Model.load(fit(X, y, replace(PARAMS, width_factor=0.4, **changes)).location)
-    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.8
 
 
 def steps(n_rows, p, seed=0):

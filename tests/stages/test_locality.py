@@ -94,13 +94,6 @@ def test_fit__sums_rows_and_neighbours(change, monkeypatch):
     assert not [name for name in run.group("/") if name.startswith("locality-")]
 
 
-def test_fit__of_numbers_takes_the_nearest_rows():
-    X, Y = surfaces(90)
-    run = fit(X, Y, replace(PARAMS, width_factor=1.0))
-    assert_same(R_of(run), naive_R(run, X, Y))
-    assert LOCALITY.recorded(run).n_pairs == 6 * 90
-
-
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_fit__is_the_ridge_with_locality(features):

@@ -20,6 +20,7 @@ from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.stages.fits import fit_table
 from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
@@ -35,10 +36,8 @@ def few_networks(monkeypatch):
     monkeypatch.setattr(columns, "_MOST_BASIS", 60)
 
 
-def fit(X, targets, params=PARAMS, *, engine=ENGINE, place=None, **options):
-    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
-    table = write_table(MemoryStore(), X, **{kind: targets}, **options)
-    return fit_dataset(table, place or MemoryStore(), params, engine)
+def fit(X, targets, params=PARAMS, **options):
+    return fit_table(X, targets, params, **options)
 
 
 def weights_of(run):

@@ -12,7 +12,6 @@ from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import (
     update_run,
 )
@@ -20,9 +19,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.tables import spirals
 
@@ -102,29 +99,6 @@ def test_tune__figures_are_those_of_rows_held_out():
     assert describe(run.location)["r2"] == best["r2"]
 
 
-def test_evaluate_and_predict(tmp_path):
-    X, T = diabetes()
-    run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
-    scores = Model.load(run.location).scores(X)
-    evaluation = evaluate_dataset(run.location, table_of(X, T, chunk_rows=50), InlineEngine())
-    np.testing.assert_allclose(evaluation.r2, r2_score(T, scores, multioutput="raw_values"))
-    rmse = root_mean_squared_error(T, scores, multioutput="raw_values")
-    np.testing.assert_allclose(evaluation.rmse, rmse)
-    predict_dataset(run.location, table_of(X, None), tmp_path / "out", InlineEngine())
-    found = get_array(open_group(tmp_path / "out", kind="predictions"), "values")[...]
-    np.testing.assert_allclose(found, scores, rtol=1e-12)
-    assert describe(tmp_path / "out") == {
-        "kind": "predictions",
-        "results": ["values"],
-        "sizes": {"row": len(X), "target": 2},
-        "target_names": ["target_0", "target_1"],
-    }
-    predict_dataset(run.location, table_of(X, None), tmp_path / "out.csv", InlineEngine())
-    csv = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
-    assert csv.dtype.names == ("target_0", "target_1")
-    np.testing.assert_allclose(csv["target_1"], scores[:, 1], rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -139,11 +113,11 @@ def test_fit__what_only_classes_have_is_refused(changes, words):
         fit(X, T, replace(PARAMS, **changes))
 
 
-def test_targets__of_another_kind_are_refused(tmp_path):
+def test_targets__of_another_kind_are_refused():
     X, T = diabetes()
     engine, numbers = InlineEngine(), table_of(X, T)
     labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
-    run = fit_dataset(numbers, tmp_path / "run", PARAMS, engine)
+    run = fit_dataset(numbers, MemoryStore(), PARAMS, engine)
     classifier = fit_dataset(
         labelled, MemoryStore(), FitParams(basis="random", basis_size=5), engine
     )

@@ -41,8 +41,8 @@ TUNING = TuneParams(
 )
 
 
-def fit(X, targets, params, **options):
-    return fit_table(X, targets, params, **options)
+def fit(X, targets, params, *, basis=None):
+    return fit_table(X, targets, params, of_fit={"basis": basis})
 
 
 def tune(X, targets, params, tuning=TUNING):
@@ -241,20 +241,6 @@ def test_search__tries_the_penalties_that_the_features_are_for():
             assert entry["relative_error"] == pytest.approx(errors[best], rel=1e-8)
     assert {entry["penalty"] for entry in run.stages["path"]["path"]} == {run.chosen_params.penalty}
     assert len(run.stages["path"]["path"]) == len(ALPHAS)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (
-            replace(DRAWN, penalty="kernel", features="normalized"),
-            "penalty is kernel, but features is normalized. Give features=plain, or",
-        ),
-        (replace(DRAWN, penalty="clusters"), "penalty is clusters, but basis is random. Give"),
-    ],
-)
-def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, message):
-    assert_refused(*spirals(60), params, message)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.weights import PRUNE
 from dask_nrbfn.storage.model import Model
 from tests.numeric.test_forward import system_of
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
@@ -25,8 +26,8 @@ PARAMS = FitParams(
 ENGINE = InlineEngine()
 
 
-def fit(X, y, params=PARAMS, **options):
-    return fit_dataset(write_table(MemoryStore(), X, y, **options), MemoryStore(), params, ENGINE)
+def fit(X, y, params=PARAMS):
+    return fit_table(X, y, params)
 
 
 def same_network(one, two, X, rtol=1e-7):

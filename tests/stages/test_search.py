@@ -9,7 +9,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
@@ -21,6 +21,7 @@ from dask_nrbfn.stages.context import (
 )
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
@@ -30,10 +31,8 @@ QUICK = TuneParams(
 )
 
 
-def tune(X, y, params=SIZED, tuning=QUICK, *, place=None, engine=None, **options):
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place, engine = place or MemoryStore(), engine or InlineEngine()
-    return tune_dataset(dataset, place, params, tuning, engine)
+def tune(X, y, params=SIZED, tuning=QUICK, **options):
+    return fit_table(X, y, params, tuning=tuning, **options)
 
 
 def meant(params, effort, *, numbers=False, **given):

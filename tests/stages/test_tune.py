@@ -24,6 +24,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones, reference_activations, reference_distances
+from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
@@ -36,10 +37,8 @@ ONE = TuneParams(
 TWO = replace(ONE, width_factors=(1.0, 0.3), search_basis=10)
 
 
-def tune(X, y, params=PARAMS, tuning=ONE, *, engine=None, place=None, validation=None, **options):
-    dataset = write_table(MemoryStore(), X, y, **options)
-    place, engine = place or MemoryStore(), engine or InlineEngine()
-    return tune_dataset(dataset, place, params, tuning, engine, validation=validation)
+def tune(X, y, params=PARAMS, tuning=ONE, *, validation=None, **options):
+    return fit_table(X, y, params, tuning=tuning, of_fit={"validation": validation}, **options)
 
 
 def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
@@ -115,17 +114,16 @@ def test_search__equals_a_recomputation():
     folds = folds_of_rows(0, 160, n_folds=3, seed=0)
     for entry, factor in zip(record["tried"], (1.0, 0.3), strict=True):
         assert entry["width_factor"] == factor
-        errors = [
-            np.mean(
-                naive_scores(X, y, basis, rows, factor=factor, alpha=alpha, folds=folds).argmax(
-                    axis=1
-                )
-                != y
-            )
+        scores = {
+            alpha: naive_scores(X, y, basis, rows, factor=factor, alpha=alpha, folds=folds)
             for alpha in ALPHAS
-        ]
+        }
+        errors = [np.mean(each.argmax(axis=1) != y) for each in scores.values()]
         assert entry["error_rate"] == pytest.approx(min(errors), abs=1e-12)
         assert entry["alpha"] == ALPHAS[int(np.argmin(errors))]
+        own, powers = scores[entry["alpha"]], np.arange(-10, 2, 0.05)
+        least = min(naive_log_loss(own, y, 2.0**power) for power in powers)
+        assert entry["log_loss"] == pytest.approx(least, rel=1e-3)
     best = min(record["tried"], key=lambda entry: entry["error_rate"])
     assert (
         record["chosen"]["width_factor"] == run.chosen_params.width_factor == best["width_factor"]
@@ -164,6 +162,7 @@ def test_search__a_single_combination_is_taken():
     assert run.stages["width"]["width"] == pytest.approx(0.55 * mean, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept_scratch")
 def test_search__rules_of_the_basis():
     (X, y), rules = spirals(200), ("least-confident", "uniform")
@@ -292,18 +291,6 @@ def test_tune__more_folds_than_half_the_rows():
         tune(X, y, tuning=replace(ONE, folds=21))
     with pytest.raises(ParameterError, match="folds is 1000000000000"):
         tune(X, y, tuning=replace(ONE, folds=10**12))
-
-
-def test_tune__probabilities_are_calibrated():
-    X, y = spirals(400)
-    model = Model.load(tune(X, y, tuning=replace(ONE, folds=5)).location)
-    X_new, y_new = spirals(400, seed=1)
-    scores = model.scores(X_new)
-    probabilities = model.probabilities(scores)
-    log_loss = -np.mean(np.log(probabilities[np.arange(400), y_new]))
-    best = min(naive_log_loss(scores, y_new, 2.0**power) for power in np.arange(-10, 2, 0.1))
-    assert log_loss < 1.1 * best
-    assert naive_log_loss(scores, y_new, 1.0) > 1.3 * best
 
 
 @pytest.mark.parametrize("folds", [2, 5])

@@ -133,19 +133,6 @@ def test_dataset__chunk_of_zeros_is_not_missing(tmp_path, dtype):
         assert dataset.classes[dataset.codes()].tolist() == y.tolist()
 
 
-@given(
-    n_rows=st.integers(1, 30),
-    chunk_rows=st.integers(1, 31),
-    rows=st.lists(st.integers(0, 29), max_size=40),
-)
-@settings(max_examples=30)
-def test_take__any_ascending_rows(n_rows, chunk_rows, rows):
-    X = table(n_rows)
-    dataset = write_dataset(MemoryStore(), X, chunk_rows=chunk_rows)
-    wanted = np.array(sorted(row % n_rows for row in rows), dtype=np.int64)
-    np.testing.assert_array_equal(dataset.take(wanted), X[wanted])
-
-
 @pytest.mark.parametrize(("dtype", "value"), [("f4", np.nan), ("f8", -np.inf)])
 def test_write_chunk__names_what_is_not_finite(dtype, value):
     X = table(9, dtype=dtype)
@@ -179,19 +166,6 @@ def test_fingerprint__changes_with_everything():
         (X, text(y.astype(str))),
     ]
     assert len({fingerprint(*each) for each in tables}) == len(tables)
-
-
-@pytest.mark.parametrize(
-    ("y", "expected"),
-    [
-        (None, "b2269d24d30272c7898bf1d4bed8be9e"),
-        (np.array([0, 1, 0, 2, 1]), "5edb0fafa4826776e9e6de35c2d0e1e0"),
-        (text(["a", "b", "a", "c", "b"]), "b1d5d57991a742b544797c8273dee59e"),
-    ],
-)
-def test_fingerprint__stays_what_it_was(y, expected):
-    # Runs record the fingerprint of their dataset, so one that changes strands them.
-    assert fingerprint(np.arange(15.0).reshape(5, 3), y, chunk_rows=2) == expected
 
 
 @given(lengths=row_chunkings(), data=st.data())

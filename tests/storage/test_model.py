@@ -1,5 +1,3 @@
-import io
-import pickle
 from dataclasses import fields, replace
 
 import numpy as np
@@ -169,20 +167,6 @@ def test_digest__of_every_parameter_that_predicts():
         replace(model, params=FitParams(alpha=1e-3).resolve_auto(numbers=False)).digest()
         == model.digest()
     )
-
-
-def refuse(*arguments, **options):
-    raise AssertionError("loading a model must not unpickle")
-
-
-def test_load__no_pickle(tmp_path, monkeypatch):
-    model = make_model(CLASSES["str"])
-    model.save(tmp_path / "model")
-    for name in ("load", "loads", "Unpickler", "_load", "_loads", "_Unpickler"):
-        monkeypatch.setattr(pickle, name, refuse)
-    with pytest.raises(AssertionError, match="unpickle"):
-        pickle.load(io.BytesIO())
-    assert_same_bits(Model.load(tmp_path / "model"), model)
 
 
 @pytest.mark.parametrize("kind", ["int", "str"])

@@ -10,7 +10,6 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
     MissingDataError,
-    RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.layout import PartLayout
@@ -45,22 +44,6 @@ def test_start__records_and_opens_again(place, dataset):
     assert run.attributes["environment"] == {"threads": 2}
     assert run.attributes["n_classes"] == 3
     assert run.stages == {}
-
-
-def test_start__mismatch_names_all_that_changed(dataset):
-    place = MemoryStore()
-    Run.start(place, dataset, FitParams(random_state=3, alpha=1e-9), {})
-    with pytest.raises(
-        RunMismatchError, match=r"alpha=1e-09 \(now 1e-13\), random_state=3 \(now 0\)\."
-    ):
-        Run.start(place, dataset, FitParams(), {})
-
-
-def test_start__another_dataset(tmp_path, dataset):
-    Run.start(tmp_path / "run", dataset, FitParams(), {})
-    other = write_dataset(tmp_path / "other", table(10, seed=1), np.arange(10) % 3)
-    with pytest.raises(RunMismatchError, match=r"begun from another dataset than .*other\."):
-        Run.start(tmp_path / "run", other, FitParams(), {})
 
 
 def test_start__the_same_rows_elsewhere_are_the_same_dataset(tmp_path, dataset):

@@ -17,8 +17,6 @@ from dask_nrbfn.storage.model import Model
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
 from tests.storage.written import make_model, table, write_dataset
 
-PLAIN = Schema((Column("a", "number"), Column("b", "boolean"), Column("c", "number")))
-
 
 @settings(max_examples=20)
 @given(

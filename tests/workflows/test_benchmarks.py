@@ -59,13 +59,3 @@ def test_benchmarks__print_figures(tmp_path, dataset, name):
     out = run_benchmark(name, arguments, dataset, tmp_path)
     assert re.search(f"^{line}$", out, re.MULTILINE), out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_fit__both_give_the_same_network(tmp_path, dataset):
-    out = run_benchmark("fit", "DATASET --alpha 1e-9 --threads 1", dataset, tmp_path)
-    rows = {line[:15].strip(): line[15:].split() for line in out.splitlines()[2:]}
-    for figure in ("n_basis", "eps", "gamma"):
-        plain, dask = rows[figure]
-        assert plain == dask
-    assert 50 < int(rows["n_basis"][0]) < 550
-    assert len(rows["total"]) == 3

@@ -34,8 +34,8 @@ NOT_RUN = {
     "starts a Prefect server that stays",
     "takes hours or needs data sets",
 }
-# Pages that take a second; the others are slow.
-FAST = {f"{PREFIX}task/{name}.md" for name in ("predict", "save")}
+# The page that takes a second; the others are slow.
+FAST = {f"{PREFIX}task/save.md"}
 
 
 def page_cases():

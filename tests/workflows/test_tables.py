@@ -3,10 +3,14 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
+from sklearn.mixture import GaussianMixture
 
 from dask_nrbfn import NRBFNClassifier
 from tests.tables import spirals
 from tests.workflows.script import ROOT, run_here
+from workflows.paper.comparators.netlab import Mixture, mixture_step
+from workflows.paper.comparators.sensitivity import distance_moments, widest_union
 
 PAPER = ROOT / "workflows/paper"
 
@@ -38,21 +42,6 @@ def folder(tmp_path_factory):
     X, y = spirals(260)
     np.savez(place / "digits.npz", X=X, y=y)
     return place
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["hu", "--only", "table-9"], "no table table-9; there are table-1, "),
-        (["hu", "--data", "nowhere"], "nowhere is no folder."),
-        (["xue", "--sets", "digits"], "no set digits; there are iris, "),
-        (["que", "--splits", "0"], "--splits must be at least 1."),
-    ],
-)
-def test_tables__refuses(tmp_path, arguments, message):
-    process = run_here("workflows/paper/tables.py", *arguments, cwd=tmp_path)
-    assert process.returncode == 2
-    assert message in process.stderr
 
 
 def test_tables__a_set_that_is_not_there(tmp_path):
@@ -113,3 +102,47 @@ def test_networks__as_the_estimator(monkeypatch):
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(PAPER)):
             del sys.modules[name]
+
+
+def test_netlab__mixture_as_scikit_learn():
+    X, _ = spirals(120, n_features=3)
+    start = Mixture(np.array([0.2, 0.3, 0.5]), X[[3, 50, 90]], np.array([0.5, 1.0, 2.0]))
+    ours = start
+    for _ in range(7):
+        ours = mixture_step(X, ours, least_variance=0.0)
+    theirs = GaussianMixture(
+        3,
+        covariance_type="spherical",
+        max_iter=7,
+        tol=0.0,
+        reg_covar=0.0,
+        weights_init=start.shares,
+        means_init=start.centres,
+        precisions_init=1.0 / start.variances,
+    )
+    with pytest.warns(match="did not converge"):
+        theirs.fit(X)
+    expected = (theirs.weights_, theirs.means_, theirs.covariances_)
+    for own, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-9)
+
+
+def test_sensitivity__moments_of_independent_columns():
+    rng = np.random.default_rng(0)
+    first, second = rng.exponential(size=7), rng.normal(3.0, size=11)
+    X = np.array([[a, b] for a in first for b in second])
+    centres = rng.normal(size=(4, 2))
+    squared = cdist(X, centres, "sqeuclidean")
+    mean, variance = distance_moments(X, centres)
+    np.testing.assert_allclose(mean, squared.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(variance, squared.var(axis=0), rtol=1e-12)
+
+
+def test_sensitivity__widest_union_solves_the_equation():
+    rng = np.random.default_rng(1)
+    X, centres, weights = rng.normal(size=(50, 3)), rng.normal(size=(4, 3)), rng.normal(size=4)
+    Q = widest_union(X, centres, weights, width=2.0, empirical=0.04, rho=0.25)
+    mean, variance = distance_moments(X, centres)
+    terms = weights**2 * np.exp(variance / (2 * 2.0**4) - mean / 2.0**2) / 2.0**4
+    left = 0.2 / 3 * 3 * terms.sum() * Q**4 + terms @ mean * Q**2
+    np.testing.assert_allclose(left, 3 * (0.5 - 0.2) ** 2, rtol=1e-12)
