@@ -151,6 +151,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "Number of local worker processes; 0: run in this process  [default: 0]",
     ),
     "threads": _integer("Threads of each process  [default: all cores]"),
+    "device": _word(
+        ["cpu", "gpu"],
+        "cpu",
+        "Where blocks of rows are computed; gpu needs CuPy. A run can go on on the other one.",
+    ),
     "memory": _text("BYTES", "Memory limit of each process, such as 4GiB."),
     # Plans.
     "tune": _word(

@@ -31,7 +31,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @command(
     ["dataset", "run"],
     params(FitParams, FitLimits),
-    given("schema", *ENGINE, "json"),
+    given("schema", *ENGINE, "device", "json"),
     places=["dataset", "run", "schema"],
 )
 def fit(

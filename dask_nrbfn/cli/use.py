@@ -20,7 +20,18 @@ _SCENE = ("variable", "feature_dim")
 
 @command(
     ["run", "rows", "out?"],
-    given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE, *ENGINE, "json"),
+    given(
+        "to",
+        *_RESULTS,
+        "keep",
+        "no_clip",
+        "overwrite",
+        *_READING,
+        *_SCENE,
+        *ENGINE,
+        "device",
+        "json",
+    ),
     places=["run", "rows", "out"],
 )
 def predict(
@@ -149,7 +160,9 @@ def _map(
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
-@command(["run", "rows"], given("no_clip", *READING, *ENGINE, "json"), places=["run", "rows"])
+@command(
+    ["run", "rows"], given("no_clip", *READING, *ENGINE, "device", "json"), places=["run", "rows"]
+)
 def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **options: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 

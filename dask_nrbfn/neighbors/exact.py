@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
+from dask_nrbfn.numeric.device import Candidates, GpuRows, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
@@ -93,6 +94,8 @@ def nearest_rows(
     halves = 0.5 * _checked_norms(rows)
     n_targets = len(_checked_norms(targets))
     sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
+    if (gpu := active_gpu()) is not None and not is_sparse(rows):
+        return _nearest_of_strip(rows, halves, sought, count, GpuRows(gpu, rows, halves))
     most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
     most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
     n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
@@ -194,20 +197,34 @@ class _Least:
         self._filled[:] = self._count
 
 
-def _nearest_of_strip(rows: Rows, halves: Floats, targets: _Targets, count: int) -> Neighbors:
-    """Return the result of `nearest_rows` for a few targets."""
+def _nearest_of_strip(
+    rows: Rows, halves: Floats, targets: _Targets, count: int, on_gpu: GpuRows | None = None
+) -> Neighbors:
+    """Return the result of `nearest_rows` for a few targets, or on a GPU for many."""
     shape = len(targets.within), count
     found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
     for precision in _PRECISIONS[int(is_sparse(rows)) :]:
         some = targets[unsure]
-        products = _products(rows, halves, some.rows, precision)
-        listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)
+        if on_gpu is None:
+            products = _products(rows, halves, some.rows, precision)
+            listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)
+        else:
+            length = min(count + SPARE, rows.shape[0])
+            candidates = on_gpu.candidates(some.rows, length, precision)
+            listed = _nearest_candidates(candidates, count)
+            certain = _are_certain(listed, candidates, some, rows.shape[1])
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
             return found
     _search_about_pivots(rows, targets, found, unsure)
     return found
+
+
+def _nearest_candidates(found: Candidates, count: int) -> Neighbors:
+    order = np.lexsort((found.places, found.squared))[:, :count]
+    squared = np.take_along_axis(found.squared, order, axis=1)
+    return Neighbors(np.take_along_axis(found.places, order, axis=1), np.sqrt(squared))
 
 
 def _search_about_pivots(
@@ -289,7 +306,7 @@ def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -
 
 
 def _are_certain(
-    found: Neighbors, least: _Least, targets: _Targets, n_terms: int
+    found: Neighbors, least: _Least | Candidates, targets: _Targets, n_terms: int
 ) -> NDArray[np.bool_]:
     """Return the targets for which no row that is not listed is nearer than those found."""
     furthest = np.minimum(found.distances[:, -1], targets.within)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.cityblock import absolute_sums, sparse_absolute_sums
+from dask_nrbfn.numeric.device import active_gpu, array_module, beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
@@ -40,6 +41,11 @@ class DistanceFactors(ABC):
     scaling: Scaling | None
     factor: float
     cancels: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def place(self) -> Any:
+        """An array that is where blocks of rows must be."""
 
     @abstractmethod
     def squared(
@@ -99,7 +105,7 @@ def factors_of(
     if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
-    values = np.asarray(dense(basis), dtype=np.float64)
+    values = dense(float_rows(basis))
     centre = values.mean(axis=0)
     return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
 
@@ -143,6 +149,10 @@ class _SparseFactors(EuclideanFactors):
     is_sparse: ClassVar[bool] = True
 
     @property
+    def place(self) -> Any:
+        return self.squares
+
+    @property
     def offsets(self) -> Floats:
         return self.factor * self.squares
 
@@ -174,6 +184,10 @@ class _DenseFactors(EuclideanFactors):
     is_sparse: ClassVar[bool] = False
 
     @property
+    def place(self) -> Any:
+        return self.array
+
+    @property
     def offsets(self) -> Floats:
         return self.array[:, -2]
 
@@ -199,7 +213,8 @@ class _DenseFactors(EuclideanFactors):
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
         if not is_sparse(X):
-            rows = np.empty((len(X), len(self.centre) + 2)) if scratch is None else scratch
+            shape, xp = (len(X), len(self.centre) + 2), array_module(X)
+            rows = xp.empty(shape) if scratch is None else scratch
             self._extend(X, out=rows, threads=threads)
             return row_products(rows, self.array, out=out)
         fills = self.scaling is not None and self.scaling.fills
@@ -232,7 +247,7 @@ class _DenseFactors(EuclideanFactors):
             out[strip, -2] = 1.0
             out[strip, -1] = squared_norms(centred)
 
-        over_strips(extend, out.shape, threads)
+        over_strips(extend, out.shape, threads, whole=gpu_of(X) is not None)
 
 
 def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
@@ -253,10 +268,15 @@ class CityBlockFactors(DistanceFactors):
     basis: Rows
     cancels: ClassVar[bool] = False
 
+    @property
+    def place(self) -> Any:  # noqa: D102
+        return self.basis
+
     def squared(  # noqa: D102
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
+        shape, xp = (X.shape[0], self.basis.shape[0]), array_module(self.basis)
+        squared = xp.empty(shape) if out is None else out
         in_csr = self._is_summed_sparse(X)
         sums_of = self._sparse_sums if in_csr else self._sums
         # Computed before several threads ask for it.
@@ -266,7 +286,7 @@ class CityBlockFactors(DistanceFactors):
             with np.errstate(over="ignore"):
                 sums_of(X[strip], squared[strip], self.factor)
 
-        over_strips(square, squared.shape, threads)
+        over_strips(square, squared.shape, threads, whole=gpu_of(squared) is not None)
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
@@ -276,7 +296,7 @@ class CityBlockFactors(DistanceFactors):
         is moved to the border of the range first. Then the result loses no digits however far a row
         lies. Rows in CSR are not moved.
         """
-        sums = np.empty((X.shape[0], self.basis.shape[0]))
+        sums = array_module(self.basis).empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
             self._sparse_sums(X, sums)
         else:
@@ -309,11 +329,13 @@ class CityBlockFactors(DistanceFactors):
     def _filled(self, X: Rows) -> Floats:
         """Return scaled rows as a new array, float64 (b, p)."""
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return np.array(dense(rows), dtype=np.float64, order="C")
+        filled: Floats = dense(rows).astype(np.float64, order="C")
+        return filled
 
     @cached_property
     def _columns(self) -> Floats:
-        return np.array(dense(self.basis).T, dtype=np.float64, order="C")
+        columns: Floats = dense(self.basis).T.astype(np.float64, order="C")
+        return columns
 
     @cached_property
     def _stored_columns(self) -> tuple[csr_array, Floats]:
@@ -323,7 +345,7 @@ class CityBlockFactors(DistanceFactors):
 
 
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
-    array = np.empty((basis.shape[0], basis.shape[1] + 2))
+    array = array_module(basis).empty((basis.shape[0], basis.shape[1] + 2))
     centred = np.subtract(basis, centre, out=array[:, :-2])
     array[:, -2] = squared_norms(centred)
     array[:, -1] = 1.0
@@ -491,6 +513,7 @@ class BasisDistances:
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
+        X = beside(X, self._factors.place)
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         if not self._factors.cancels:
             return squared
@@ -498,6 +521,7 @@ class BasisDistances:
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
             squared.shape,
             threads,
+            whole=gpu_of(squared) is not None,
         )
         return squared
 
@@ -516,20 +540,37 @@ class BasisDistances:
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
+        X, weights = (beside(each, self._factors.place) for each in (X, weights))
         products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
+
+        on_gpu = gpu_of(products) is not None
 
         def total_of(strip: slice) -> float:
             part = products[strip]
             if self._factors.cancels:
                 np.maximum(part, 0.0, out=part)
-            if nearest is not None:
+            if nearest is not None and on_gpu:
+                nearest[strip] = to_host(part.argmin(axis=1))
+            elif nearest is not None:
                 part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)
             return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 
-        return sum(over_strips(total_of, products.shape, threads))
+        return sum(over_strips(total_of, products.shape, threads, whole=on_gpu))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:
     """Return the rows of a basis, float64."""
-    return basis.astype(np.float64) if is_sparse(basis) else np.asarray(basis, dtype=np.float64)
+    if is_sparse(basis):
+        return basis.astype(np.float64)
+    return basis if gpu_of(basis) is not None else np.asarray(basis, dtype=np.float64)
+
+
+def placed(basis: Rows, scaling: Scaling | None) -> tuple[Rows, Scaling | None]:
+    """Return a scaled basis, float64, and its scaling on the GPU of the task.
+
+    Without a GPU, or with a basis in CSR, they stay on the host, and so do blocks of rows.
+    """
+    if active_gpu() is None or is_sparse(basis):
+        return basis, scaling
+    return to_device(basis), None if scaling is None else scaling.on_device()

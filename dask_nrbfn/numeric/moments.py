@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.numeric.device import beside, gpu_of, to_host
 from dask_nrbfn.numeric.products import add_gram, add_products, factor_in_place
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -108,11 +109,12 @@ class MomentSums:
     """Accumulates the moments of `n_basis` basis rows and `n_targets` targets, block by block.
 
     Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes: the upper triangle of gram is stored as a square.
+    `xp` is the array module of the activations.
     """
 
-    def __init__(self, n_basis: int, n_targets: int) -> None:
-        self._gram = np.zeros((n_basis, n_basis))
-        self._products = np.zeros((1 + n_targets, n_basis))
+    def __init__(self, n_basis: int, n_targets: int, *, xp: Any = np) -> None:
+        self._gram = xp.zeros((n_basis, n_basis))
+        self._products = xp.zeros((1 + n_targets, n_basis))
         self._target_products = np.zeros((1 + n_targets, 1 + n_targets))
 
     def add(self, Phi: Floats, T: Floats) -> None:
@@ -121,14 +123,15 @@ class MomentSums:
         Activations and `Targets.bordered` are multiplied by the square roots of the row weights.
         """
         add_gram(self._gram, Phi)
-        add_products(self._products, T, Phi)
+        add_products(self._products, beside(T, Phi), Phi)
         add_products(self._target_products, T, T)
 
     def moments(self) -> Moments:
         """Return the sums of all blocks, in the same memory; nothing can be added afterwards."""
         gram, products, target_products = self.arrays()
         del self._gram, self._products, self._target_products
-        return Moments(pack_in_place(gram), products, target_products)
+        packed = pack_in_place(gram) if gpu_of(gram) is None else _packed_on_host(gram)
+        return Moments(packed, to_host(products), target_products)
 
     def arrays(self) -> tuple[Floats, Floats, Floats]:
         """Return the upper triangle of the gram matrix, in a square, and the other sums."""
@@ -199,6 +202,17 @@ def pack_in_place(gram: Floats) -> Floats:
     # numpy would refuse because of the views above, which are not used after this.
     gram.resize(packed_size(n_basis), refcheck=False)
     return gram
+
+
+def _packed_on_host(gram: Floats) -> Floats:
+    """Return the upper triangle of a matrix on a GPU; only a few rows are copied at a time."""
+    packed = np.empty(packed_size(len(gram)))
+    for row, target in enumerate(_packed_rows(packed, len(gram))):
+        place = row % _MIRRORED_ROWS
+        if place == 0:
+            block = to_host(gram[row : row + _MIRRORED_ROWS, row:])
+        target[:] = block[place, place:]
+    return packed
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:

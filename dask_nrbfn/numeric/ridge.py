@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.device import beside, to_device
 from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
 from dask_nrbfn.numeric.products import (
     add_products,
@@ -17,6 +18,7 @@ from dask_nrbfn.numeric.products import (
     frobenius_norm,
     row_products,
     solve_in_place,
+    times_symmetric,
 )
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
@@ -142,6 +144,15 @@ class RidgeSystem:
                 mirror_in_place(gram)
         return cls(gram, cross, squares, target_means, activation_means)
 
+    def on_device(self) -> Self:
+        """Return the system with gram on the GPU of the task, if P is I and nothing is added to it.
+
+        The other arrays are small. Other systems are solved on the host.
+        """
+        if self.penalty is not None or self.locality is not None or self.directions is not None:
+            return self
+        return replace(self, gram=to_device(self.gram))
+
     @property
     def target_norm(self) -> float:
         """``|T|_F^2``; for classes, the weight of all rows."""
@@ -245,7 +256,7 @@ class RidgeSystem:
 
     def squared_residuals(self, weights: Floats) -> Floats:
         """Return the sum of the squared residuals of each target, (q,), for weights (q, r)."""
-        fitted = np.sum((weights @ self.gram - 2.0 * self.cross) * weights, axis=1)
+        fitted = np.sum((times_symmetric(weights, self.gram) - 2.0 * self.cross) * weights, axis=1)
         residuals: Floats = np.maximum(self.target_squares + fitted, 0.0)
         return residuals
 
@@ -390,7 +401,7 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
         return
     diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
     scaled = np.full(len(P), np.inf)
-    diagonal += np.multiply(factor, P, out=scaled, where=np.isfinite(P))
+    diagonal += beside(np.multiply(factor, P, out=scaled, where=np.isfinite(P)), ridge)
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,6 +175,8 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     """Return the search for `params`, with every "auto" resolved by rows and memory."""
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
+    if engine.device == "gpu" and params.neighbors == "auto" and not dataset.is_sparse:
+        params = replace(params, neighbors="exact")
     n_candidates, searched = asked_candidates(params, dataset), searched_in(dataset, params)
     if n_candidates is not None:
         return NeighborSearch(

@@ -142,6 +142,7 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
 def _solve(run: Run) -> dict[str, Any]:
     chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
     if run.tuning is None:
+        system = system.on_device()
         solution = system.solve(chosen.alpha)
     else:
         place = ridges_of(run).index(chosen)
