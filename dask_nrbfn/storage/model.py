@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
+from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import normalized_shares
-from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures

@@ -44,7 +44,9 @@ FITS = {
     "l1": replace(PARAMS, kernel="laplace-l1", basis="random", basis_size=40),
     "matern": replace(PARAMS, kernel="matern52", scale="standard", n_parts=2),
     "unit": replace(PARAMS, scale="unit", basis="kmeans", basis_size=30),
-    "clusters": replace(PARAMS, basis="kmeans", basis_size=30, penalty="clusters", features="plain"),
+    "clusters": replace(
+        PARAMS, basis="kmeans", basis_size=30, penalty="clusters", features="plain"
+    ),
 }
 
 
@@ -135,7 +137,11 @@ def activations_agree(kernel, kind):
 
 def distances_agree(*, l1):
     rng = np.random.default_rng(3)
-    X, basis, weights = rng.standard_normal((130, 21)), rng.standard_normal((67, 21)), rng.random(130)
+    X, basis, weights = (
+        rng.standard_normal((130, 21)),
+        rng.standard_normal((67, 21)),
+        rng.random(130),
+    )
 
     def compute(own, nearest):
         distances = BasisDistances.from_basis(own, None, l1=l1)
@@ -204,9 +210,7 @@ def memory_is_a_budget(allocate):
     with pytest.raises(MemoryBudgetError, match="Lower basis_size"):
         device.on_gpu(allocate)
     with pytest.raises(MemoryBudgetError, match="sums of 400,000 basis rows take"):
-        device.on_gpu(
-            lambda: device.check_sums_fit(device.to_device(np.zeros((400_000, 1))), 1, 0)
-        )
+        device.on_gpu(lambda: device.check_sums_fit(device.to_device(np.zeros((400_000, 1))), 1, 0))
 
 
 CLAIMS = {
