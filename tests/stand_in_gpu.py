@@ -140,6 +140,11 @@ class StandInGpu(Gpu):
         sums = np.abs(contiguous(rows)[:, :, None] - contiguous(columns)).sum(axis=1)
         contiguous(out)[...] = factor * sums**2 if factor else sums
 
+    def unpack(self, packed, r):
+        matrix = np.zeros((r, r))
+        matrix[np.triu_indices(r)] = packed.values
+        return GpuArray(matrix + np.triu(matrix, 1).T)
+
     def least(self, values, count):
         places = np.argsort(values.values, axis=1, kind="stable")[:, :count]
         known = np.take_along_axis(values.values, places, axis=1) < np.inf

@@ -204,7 +204,7 @@ def _nearest_of_strip(
     shape = len(targets.within), count
     found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
     for precision in _PRECISIONS[int(is_sparse(rows)) :]:
-        some = targets[unsure]
+        some = targets if len(unsure) == len(targets.within) else targets[unsure]
         if on_gpu is None:
             products = _products(rows, halves, some.rows, precision)
             listed, certain = _nearest_in_blocks(rows, some.rows, some, products, precision, count)

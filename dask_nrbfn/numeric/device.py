@@ -60,6 +60,14 @@ extern "C" __global__ void absolute_sums(
     }
 }
 
+extern "C" __global__ void unpack(const double* packed, double* matrix, int r) {
+  size_t i = blockIdx.y, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (j >= r) return;
+  size_t row = i < j ? i : j, column = i < j ? j : i;
+  // The rows before it have r, r - 1, ... elements.
+  matrix[i * r + j] = packed[row * r - row * (row - 1) / 2 + column - row];
+}
+
 // Places of the k least finite values of a row, by value and place; one block of threads a row.
 // A thread knows the next value of its own places, and reads them again when it was the least.
 template <typename T> __device__ void least_of_row(
@@ -129,10 +137,12 @@ class Gpu:
 
     def __init__(self) -> None:
         import cupy
+        import cupyx
         from cupy.cuda import cublas, cusolver, device
 
         self.xp: Any = cupy
         self._cublas, self._cusolver, self._handles = cublas, cusolver, device
+        self._pinned = cupyx.empty_pinned
         self._kernels = cupy.RawModule(code=_SOURCE)
         self._copied: Any = None
 
@@ -167,8 +177,9 @@ class Gpu:
         return copy
 
     def download(self, array: Any) -> NDArray[Any]:
-        """Return a copy on the host."""
-        return self.xp.asnumpy(array)  # type: ignore[no-any-return]
+        """Return a copy on the host, in pinned memory, which a copy fills ten times as fast."""
+        copy: NDArray[Any] = self._pinned(array.shape, array.dtype)
+        return self.xp.asnumpy(array, out=copy)  # type: ignore[no-any-return]
 
     def row_products(self, A: Any, B: Any, out: Any) -> None:
         """Write ``A @ B.T`` (m, n) to `out`."""
@@ -226,8 +237,17 @@ class Gpu:
         """Write ``sum_l |x_l - g_l|`` of rows (b, p) and columns (p, r), or ``f s^2``, to `out`."""
         (n, p), r = rows.shape, columns.shape[1]
         blocks, sizes = (-(-r // 64), -(-n // 64)), map(np.int32, (n, r, p))
-        arguments = (*map(_pointer, (rows, columns, out)), *sizes, np.float64(factor))
+        assert all(_pointer(array) or not array.size for array in (rows, columns, out))
+        arguments = (rows, columns, out, *sizes, np.float64(factor))
         self._kernels.get_function("absolute_sums")(blocks, (16, 16), arguments)
+
+    def unpack(self, packed: Any, r: int) -> Any:
+        """Return the symmetric matrix (r, r) whose upper triangle, row by row, is `packed`."""
+        matrix = self.xp.empty((r, r))
+        self._kernels.get_function("unpack")(
+            (-(-r // 256), r), (256,), (packed, matrix, np.int32(r))
+        )
+        return matrix
 
     def least(self, values: Any, count: int) -> Any:
         """Return the places of the least values of each row, (b, count), by value; -1 for none."""

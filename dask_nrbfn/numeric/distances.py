@@ -296,7 +296,7 @@ class CityBlockFactors(DistanceFactors):
         is moved to the border of the range first. Then the result loses no digits however far a row
         lies. Rows in CSR are not moved.
         """
-        sums = array_module(self.basis).empty((X.shape[0], self.basis.shape[0]))
+        sums: Floats = array_module(self.basis).empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
             self._sparse_sums(X, sums)
         else:
@@ -345,7 +345,7 @@ class CityBlockFactors(DistanceFactors):
 
 
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
-    array = array_module(basis).empty((basis.shape[0], basis.shape[1] + 2))
+    array: Floats = array_module(basis).empty((basis.shape[0], basis.shape[1] + 2))
     centred = np.subtract(basis, centre, out=array[:, :-2])
     array[:, -2] = squared_norms(centred)
     array[:, -1] = 1.0

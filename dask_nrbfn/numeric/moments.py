@@ -1,13 +1,13 @@
 """The sums over rows from which the weights of a model are solved."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError
-from dask_nrbfn.numeric.device import beside, gpu_of, to_host
+from dask_nrbfn.numeric.device import beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import add_gram, add_products, factor_in_place
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -88,6 +88,10 @@ class Moments(RowSum):
         for name, own in self.arrays().items():
             np.subtract(own, getattr(other, name), out=own)
         return self
+
+    def on_device(self) -> Self:
+        """Return the moments with the gram matrix, the only large sum, on the GPU of the task."""
+        return replace(self, packed_gram=to_device(self.packed_gram))
 
     def diagonal(self) -> Floats:
         """Return the diagonal of the gram matrix, float64 (r,)."""
@@ -217,6 +221,8 @@ def _packed_on_host(gram: Floats) -> Floats:
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     """Return the symmetric matrix whose upper triangle, row by row, is `packed`."""
+    if (gpu := gpu_of(packed)) is not None:
+        return gpu.unpack(packed, n_basis)  # type: ignore[no-any-return]
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):
         gram[row, row:] = values

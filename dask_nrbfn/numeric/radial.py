@@ -319,8 +319,9 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
 
 def _largest(rows: Rows) -> Floats:
     """Return the largest magnitude of each row, float64 (b, 1)."""
-    largest = abs(rows).max(axis=1)
-    return largest.toarray().reshape(-1, 1) if is_sparse(rows) else largest[:, None]
+    found = abs(rows).max(axis=1)
+    largest: Floats = found.toarray().reshape(-1, 1) if is_sparse(rows) else found[:, None]
+    return largest
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.device import beside, to_device
+from dask_nrbfn.numeric.device import beside
 from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
 from dask_nrbfn.numeric.products import (
     add_products,
@@ -90,7 +90,8 @@ class RidgeSystem:
 
     gram (r, r) and cross (q, r) are ``Phi' Phi`` and ``T' Phi`` minus the means; `penalty` is P (r,
     r) or its diagonal, None for I; basis rows where it is infinite are left out, with weight 0.
-    `directions` (r, J) span the weights, only if P is I and without locality.
+    `directions` (r, J) span the weights, only if P is I and without locality. Without these three
+    gram can be on a GPU; the other arrays are on the host.
 
     The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
     9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
@@ -139,19 +140,11 @@ class RidgeSystem:
             add_products(cross, -target_means[None], activation_sums[None])
             if not normalized:
                 activation_means = activation_sums / weight
-                add_products(gram, -weight * activation_means[None], activation_means[None])
+                row = beside(activation_means[None], gram)
+                add_products(gram, -weight * row, row)
                 # Both triangles are rounded differently.
                 mirror_in_place(gram)
         return cls(gram, cross, squares, target_means, activation_means)
-
-    def on_device(self) -> Self:
-        """Return the system with gram on the GPU of the task, if P is I and nothing is added to it.
-
-        The other arrays are small. Other systems are solved on the host.
-        """
-        if self.penalty is not None or self.locality is not None or self.directions is not None:
-            return self
-        return replace(self, gram=to_device(self.gram))
 
     @property
     def target_norm(self) -> float:

@@ -106,8 +106,8 @@ def squared_norms(X: Rows) -> Floats:
             squares = np.square(X.data, dtype=np.float64)
         return np.asarray(with_values(X, squares).sum(axis=1))
     if gpu_of(X) is not None:
-        squares: Floats = np.square(X, dtype=np.float64).sum(axis=1)
-        return squares
+        lengths: Floats = np.square(X, dtype=np.float64).sum(axis=1)
+        return lengths
     norms: Floats = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
 

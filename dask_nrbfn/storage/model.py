@@ -180,7 +180,7 @@ class Model:
         """
         check_columns(X.shape[1], self.n_features)
         if self.cells is None:
-            scores = to_host(
+            scores: Floats = to_host(
                 (features or self.features).weighted_sums(
                     X, self.weights, buffer=buffer, scratch=scratch, threads=threads
                 )

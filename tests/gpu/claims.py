@@ -156,6 +156,10 @@ def distances_agree(*, l1):
     assert np.array_equal(ours, theirs)
 
 
+def system_of(moments, n_classes):
+    return RidgeSystem.of(moments, ClassTargets(n_classes), normalized=True)
+
+
 def sums_agree():
     rng = np.random.default_rng(4)
     Phi = rng.random((90, 40))
@@ -171,9 +175,8 @@ def sums_agree():
     found = device.on_gpu(compute)
     for name, values in wanted.arrays().items():
         agrees(getattr(found, name), values)
-    system = RidgeSystem.of(wanted, ClassTargets(3), normalized=True)
-    solved = system.solve(1e-6)
-    ours = device.on_gpu(lambda: system.on_device().solve(1e-6))
+    solved = system_of(wanted, 3).solve(1e-6)
+    ours = device.on_gpu(lambda: system_of(wanted.on_device(), 3).solve(1e-6))
     agrees(ours.weights, solved.weights, 1e-8)
     assert ours.reciprocal_condition == pytest.approx(solved.reciprocal_condition, rel=1e-6)
 
@@ -201,9 +204,8 @@ def systems_agree():
 def singular_is_refused():
     Phi = np.repeat(np.random.default_rng(6).random((50, 10)), 2, axis=1)
     moments = Moments.from_block(Phi, np.ones((50, 2)))
-    system = RidgeSystem.of(moments, ClassTargets(1), normalized=False)
     with pytest.raises(IllConditionedError, match="singular"):
-        device.on_gpu(lambda: system.on_device().solve(1e-18))
+        device.on_gpu(lambda: system_of(moments.on_device(), 1).solve(1e-18))
 
 
 def memory_is_a_budget(allocate):

@@ -82,14 +82,17 @@ def blocks_of(X: np.ndarray, y: np.ndarray, size: int) -> Iterator[FoldedBlock]:
         yield fold_block(rows, codes, None, np.zeros(len(rows), np.int64), n_folds=1)
 
 
-def moments(features: RadialFeatures, X: np.ndarray, y: np.ndarray) -> Moments:
-    """Return the moments of rows, on the GPU in a task of the GPU."""
+def moments(features: RadialFeatures, X: np.ndarray, y: np.ndarray) -> tuple[Moments, float]:
+    """Return the moments of rows, and the seconds in which the sums come back from a GPU."""
     own = features.on_device()
     reading = Reading(block_rows=rows_of_block(own.basis), weighting=NO_WEIGHTS)
     work = MomentsPass(own, reading, targets=ClassTargets(10), n_rows=len(X))
     for block in blocks_of(X, y, reading.block_rows):
         work.add(block)
-    return work.sums()[""]
+    if own.xp is not np:
+        own.xp.cuda.Device().synchronize()
+    start = time.perf_counter()
+    return work.sums()[""], time.perf_counter() - start
 
 
 def products_alone(n_rows: int, r: int) -> float:
@@ -145,22 +148,50 @@ def stages(X: np.ndarray, y: np.ndarray, r: int) -> None:
     show(f"width, r = {r}", gpu_s, on_cpu(lambda: width(X[:share])) * n / share)
     features = RadialFeatures.from_basis(basis, total / n / r)
     on_gpu(lambda: moments(features, X[:4096], y[:4096]))
-    gpu_s, found = on_gpu(lambda: moments(features, X, y))
+    gpu_s, (found, copying_s) = on_gpu(lambda: moments(features, X, y))
     products_alone(8192, r)
     cpu_s = on_cpu(lambda: moments(features, X[:share], y[:share])) * n / share
     show(f"moments, r = {r}", gpu_s, cpu_s, products_alone(n, r))
+    print(f"  copying and packing the sums {copying_s:.3f} s", flush=True)
 
     def solve() -> Any:
-        return system.on_device().solve(1e-6)
+        system = RidgeSystem.of(found.on_device(), ClassTargets(10), normalized=True)
+        return system.solve(1e-6)
 
-    for _ in range(2):
-        system = RidgeSystem.of(found, ClassTargets(10), normalized=True)
-        gpu_s, _ = on_gpu(solve)
+    on_gpu(solve)
     gpu = device.open_gpu()
-    matrix = gpu.xp.asarray(system.gram)
-    matrix += gpu.xp.eye(r) * float(np.trace(system.gram))
-    floor_s = on_gpu(lambda: gpu.factor(matrix))[0]
-    show(f"solution, r = {r}", gpu_s, on_cpu(lambda: system.solve(1e-6)), floor_s)
+    matrix = gpu.unpack(gpu.xp.asarray(found.packed_gram), r)
+    matrix += gpu.xp.eye(r) * gpu.xp.trace(matrix)
+    show(
+        f"solution, r = {r}", on_gpu(solve)[0], on_cpu(solve), on_gpu(lambda: gpu.factor(matrix))[0]
+    )
+
+
+def largest(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, r: int) -> None:
+    """Print moments and solution with a basis that no CPU would try, and the error."""
+    some = slice(0, None, 10)
+    basis = np.ascontiguousarray(X[:r], dtype=np.float64)
+    distance = (
+        BasisDistances.from_basis(basis[some]).total(X[some]) / len(X[some]) / len(basis[some])
+    )
+    features = RadialFeatures.from_basis(basis, 0.55 * distance, normalized=False)
+
+    def learn() -> np.ndarray:
+        found, copying_s = moments(features, X, y)
+        gpu = device.active_gpu()
+        seconds = time.perf_counter() - start
+        print(f"moments, r = {r}: {seconds:.1f} s, of it copying {copying_s:.1f} s", flush=True)
+        system = RidgeSystem.of(found.on_device(), ClassTargets(10), normalized=False)
+        weights = system.solve(1e-12).weights
+        gpu.release()
+        own = features.on_device()
+        parts = [X_new[a : a + 2048] for a in range(0, len(X_new), 2048)]
+        return np.concatenate([device.to_host(own.weighted_sums(each, weights)) for each in parts])
+
+    start = time.perf_counter()
+    gpu_s, scores = on_gpu(learn)
+    show(f"moments, solution and predict, r = {r}", gpu_s, None, products_alone(len(X), r))
+    print(f"error {np.mean(scores.argmax(axis=1) != y_new):.4f}", flush=True)
 
 
 def l1_distances(n: int, p: int, r: int) -> None:
@@ -220,6 +251,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--basis", type=int, default=2000)
+    parser.add_argument("--largest", type=int, default=0, help="basis rows of one more fit")
     parser.add_argument("--small", action="store_true", help="only a try of the script")
     asked = parser.parse_args()
     n, r = (2000, 300) if asked.small else (60_000, 8787)
@@ -241,6 +273,8 @@ def main() -> None:
         folder = Path(name)
         fit(X, y, X_new, y_new, folder)
         stages(X, y, r)
+        if asked.largest:
+            largest(X, y, X_new, y_new, asked.largest)
         for p in (10, 100, 784):
             l1_distances(2000 if asked.small else 50_000, p, 2000)
         streamed(
