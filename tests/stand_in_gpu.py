@@ -140,6 +140,9 @@ class StandInGpu(Gpu):
         sums = np.abs(contiguous(rows)[:, :, None] - contiguous(columns)).sum(axis=1)
         contiguous(out)[...] = factor * sums**2 if factor else sums
 
+    def pack(self, matrix):
+        return matrix.values[np.triu_indices(len(matrix))]
+
     def unpack(self, packed, r):
         matrix = np.zeros((r, r))
         matrix[np.triu_indices(r)] = packed.values

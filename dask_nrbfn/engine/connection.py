@@ -146,10 +146,10 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
         elif client is None:
             cluster = stack.enter_context(local_cluster(options))
             client = stack.enter_context(Client(cluster, set_as_default=False))
+        engine = _engine(client, bar=options.bar)
         if options.device == "gpu":
             client.run(_check_gpu)
-        engine = _engine(client, bar=options.bar)
-        engine.device = options.device
+            engine.device = options.device
         yield engine
 
 

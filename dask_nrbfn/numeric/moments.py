@@ -134,7 +134,8 @@ class MomentSums:
         """Return the sums of all blocks, in the same memory; nothing can be added afterwards."""
         gram, products, target_products = self.arrays()
         del self._gram, self._products, self._target_products
-        packed = pack_in_place(gram) if gpu_of(gram) is None else _packed_on_host(gram)
+        gpu = gpu_of(gram)
+        packed = pack_in_place(gram) if gpu is None else gpu.pack(gram)
         return Moments(packed, to_host(products), target_products)
 
     def arrays(self) -> tuple[Floats, Floats, Floats]:
@@ -206,17 +207,6 @@ def pack_in_place(gram: Floats) -> Floats:
     # numpy would refuse because of the views above, which are not used after this.
     gram.resize(packed_size(n_basis), refcheck=False)
     return gram
-
-
-def _packed_on_host(gram: Floats) -> Floats:
-    """Return the upper triangle of a matrix on a GPU; only a few rows are copied at a time."""
-    packed = np.empty(packed_size(len(gram)))
-    for row, target in enumerate(_packed_rows(packed, len(gram))):
-        place = row % _MIRRORED_ROWS
-        if place == 0:
-            block = to_host(gram[row : row + _MIRRORED_ROWS, row:])
-        target[:] = block[place, place:]
-    return packed
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
