@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
 from threading import Lock
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,8 @@ Device = Literal["cpu", "gpu"]
 
 _NO_GPU = "Leave `device` out to use the CPU, or "
 
-# Rows among which the nearest are found at a time, and elements of a block of their products: 1 GiB
-# in single precision.
-_SEARCHED_ROWS, _SEARCH_ELEMENTS = 2**16, 2**28
-
 # Pinned memory through which arrays come back, which is ten times as fast as without.
 _STAGED_BYTES = 2**25
-
-# Elements of rows that are gathered for their distances: 512 MiB of float64.
-_GATHERED_ELEMENTS = 2**26
 
 _SOURCE = r"""
 // Sums of |x - g| of a tile of 64 rows and 64 columns; every thread adds 4 x 4 of them.
@@ -391,62 +384,3 @@ def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
             f"times their square) with a block of rows, and the GPU has {free / 2**30:.1f} GiB.",
             f"Lower `basis_size` to at most {most:,}, or leave `device` out.",
         )
-
-
-class Candidates(NamedTuple):
-    """``values`` and ``places`` of the rows with the least values, (b, c) by value; -1: none."""
-
-    values: NDArray[Any]
-    places: NDArray[np.int64]
-    squared: Floats
-
-
-class GpuRows:
-    """Rows (n, p) and ``|y|^2 / 2`` on the GPU, among which neighbours are searched."""
-
-    def __init__(self, gpu: Gpu, rows: NDArray[Any], halves: Floats) -> None:
-        self._gpu, self._rows, self._halves = gpu, gpu.upload(rows), gpu.upload(halves)
-
-    def candidates(self, targets: NDArray[Any], count: int, precision: Any) -> Candidates:
-        """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p).
-
-        `squared` (b, count): their squared distances from differences in float64.
-        """
-        strips = []
-        size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), _SEARCHED_ROWS)))
-        for start in range(0, len(targets), size):
-            X = self._gpu.upload(targets[start : start + size])
-            values, places = self._least(X.astype(precision), count)
-            found = (values, places, self._squared(X, places))
-            strips.append([self._gpu.download(each) for each in found])
-        return Candidates(*map(np.concatenate, zip(*strips, strict=True)))
-
-    def _least(self, X: Any, count: int) -> tuple[Any, Any]:
-        xp, found = self._gpu.xp, []
-        for first in range(0, len(self._rows), _SEARCHED_ROWS):
-            part = slice(first, first + _SEARCHED_ROWS)
-            values = X @ self._rows[part].astype(X.dtype).T
-            np.subtract(self._halves[part].astype(X.dtype), values, out=values)
-            places = self._gpu.least(values, count)
-            listed = xp.take_along_axis(values, xp.maximum(places, 0), axis=1)
-            listed[places < 0] = np.inf
-            places[places >= 0] += first
-            found.append((listed, places))
-        if len(found) == 1:
-            return found[0]
-        values, places = (xp.concatenate(each, axis=1) for each in zip(*found, strict=True))
-        best = self._gpu.least(values, count)
-        known, best = best >= 0, xp.maximum(best, 0)
-        values = xp.where(known, xp.take_along_axis(values, best, axis=1), np.inf)
-        return values, xp.where(known, xp.take_along_axis(places, best, axis=1), -1)
-
-    def _squared(self, X: Any, places: Any) -> Any:
-        xp, (n_targets, p) = self._gpu.xp, X.shape
-        squared = xp.empty(places.shape)
-        size = max(1, _GATHERED_ELEMENTS // (n_targets * p))
-        for start in range(0, places.shape[1], size):
-            some = slice(start, start + size)
-            differences = self._rows[xp.maximum(places[:, some], 0)] - X[:, None, :]
-            squared[:, some] = (differences.astype(np.float64) ** 2).sum(axis=2)
-        squared[places < 0] = np.inf
-        return squared

@@ -42,11 +42,6 @@ class DistanceFactors(ABC):
     factor: float
     cancels: ClassVar[bool] = True
 
-    @property
-    @abstractmethod
-    def place(self) -> Any:
-        """An array that is where blocks of rows must be."""
-
     @abstractmethod
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
@@ -92,7 +87,7 @@ class EuclideanFactors(DistanceFactors):
             squared[strip] = self.linear(part, ones)
             squared[strip] += self.factor * self.norms(part, ones)
 
-        over_strips(multiply, squared.shape, threads)
+        over_strips(multiply, squared, threads)
         return squared
 
 
@@ -149,10 +144,6 @@ class _SparseFactors(EuclideanFactors):
     is_sparse: ClassVar[bool] = True
 
     @property
-    def place(self) -> Any:
-        return self.squares
-
-    @property
     def offsets(self) -> Floats:
         return self.factor * self.squares
 
@@ -182,10 +173,6 @@ class _DenseFactors(EuclideanFactors):
     centre: Floats
     array: Floats
     is_sparse: ClassVar[bool] = False
-
-    @property
-    def place(self) -> Any:
-        return self.array
 
     @property
     def offsets(self) -> Floats:
@@ -247,7 +234,7 @@ class _DenseFactors(EuclideanFactors):
             out[strip, -2] = 1.0
             out[strip, -1] = squared_norms(centred)
 
-        over_strips(extend, out.shape, threads, whole=gpu_of(X) is not None)
+        over_strips(extend, out, threads)
 
 
 def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
@@ -268,10 +255,6 @@ class CityBlockFactors(DistanceFactors):
     basis: Rows
     cancels: ClassVar[bool] = False
 
-    @property
-    def place(self) -> Any:  # noqa: D102
-        return self.basis
-
     def squared(  # noqa: D102
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
@@ -286,7 +269,7 @@ class CityBlockFactors(DistanceFactors):
             with np.errstate(over="ignore"):
                 sums_of(X[strip], squared[strip], self.factor)
 
-        over_strips(square, squared.shape, threads, whole=gpu_of(squared) is not None)
+        over_strips(square, squared, threads)
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
@@ -498,6 +481,7 @@ class BasisDistances:
     """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR."""
 
     scaling: Scaling | None
+    _basis: Rows
     _factors: DistanceFactors
 
     @classmethod
@@ -509,19 +493,19 @@ class BasisDistances:
         l1: bool = False,
     ) -> Self:
         """Return the distances to a scaled basis."""
-        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
+        rows = float_rows(basis)
+        return cls(scaling, rows, factors_of(rows, scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
-        X = beside(X, self._factors.place)
+        X = beside(X, self._basis)
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         if not self._factors.cancels:
             return squared
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
-            squared.shape,
+            squared,
             threads,
-            whole=gpu_of(squared) is not None,
         )
         return squared
 
@@ -540,23 +524,21 @@ class BasisDistances:
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
-        X, weights = (beside(each, self._factors.place) for each in (X, weights))
+        X, weights = (beside(each, self._basis) for each in (X, weights))
         products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
-
-        on_gpu = gpu_of(products) is not None
 
         def total_of(strip: slice) -> float:
             part = products[strip]
             if self._factors.cancels:
                 np.maximum(part, 0.0, out=part)
-            if nearest is not None and on_gpu:
+            if nearest is not None and gpu_of(part) is not None:
                 nearest[strip] = to_host(part.argmin(axis=1))
             elif nearest is not None:
                 part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)
             return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 
-        return sum(over_strips(total_of, products.shape, threads, whole=on_gpu))
+        return sum(over_strips(total_of, products, threads))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:

@@ -163,18 +163,17 @@ _NORMED_ROWS = 512
 
 
 def over_strips(
-    step: Callable[[slice], T], shape: tuple[int, ...], threads: int, *, whole: bool = False
+    step: Callable[[slice], T], array: Floats | tuple[int, int], threads: int
 ) -> list[T]:
-    """Return the results of `step` for every strip of rows of an array, in order.
+    """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
-    `whole`: the array is one strip, because a GPU has no use for strips.
-
+    An array on a GPU is one strip.
     The strips depend only on the number of columns, so results have the same bits with any number
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
     error is raised after all running steps have ended. A step must not call `over_strips`.
     """
-    n_rows, n_columns = shape
-    size = max(1, n_rows if whole else _STRIP_ELEMENTS // n_columns)
+    n_rows, n_columns = array if isinstance(array, tuple) else array.shape
+    size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)
     strips = [slice(a, min(a + size, n_rows)) for a in range(0, max(n_rows, 1), size)]
     if threads == 1 or len(strips) == 1:
         return [step(strip) for strip in strips]

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.numeric.device import active_gpu, array_module, beside, gpu_of
+from dask_nrbfn.numeric.device import active_gpu, array_module, beside
 from dask_nrbfn.numeric.distances import (
     CityBlockFactors,
     DistanceFactors,
@@ -168,7 +168,7 @@ class RadialFeatures:
             elif self.normalized:
                 part *= 1.0 / totals
 
-        over_strips(normalize, Phi.shape, threads, whole=gpu_of(Phi) is not None)
+        over_strips(normalize, Phi, threads)
         return Phi
 
     def weighted_sums(
@@ -188,9 +188,8 @@ class RadialFeatures:
         )
         totals = over_strips(
             lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
-            exponents.shape,
+            exponents,
             threads,
-            whole=gpu_of(exponents) is not None,
         )
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
@@ -231,7 +230,7 @@ class RadialFeatures:
         if pivots is not None and spread is not None:
             over_strips(
                 lambda strip: pivots.refine(X[strip], exponents[strip], spread),
-                exponents.shape,
+                exponents,
                 threads,
             )
         return exponents

@@ -9,7 +9,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
@@ -27,7 +27,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.targets import ClassTargets
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -69,6 +69,15 @@ def fit_agrees(params, *, numbers=False):
     agrees(*(run.stages["width"]["width"] for run in runs))
     scores_agree(X, *runs)
     assert [run.stages["weights"]["device"] for run in runs] == ["gpu", "cpu"]
+
+
+def tuning_agrees():
+    """Sums of folds and neighbours are computed on the GPU, everything else on the CPU."""
+    X, y = spirals(300)
+    dataset = write_table(MemoryStore(), X, y)
+    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5,))
+    runs = [tune_dataset(dataset, MemoryStore(), PARAMS, tuning, each) for each in (GPU, CPU)]
+    scores_agree(X, *runs)
 
 
 def predictions_agree():
@@ -218,6 +227,7 @@ def memory_is_a_budget(allocate):
 CLAIMS = {
     **{f"fit, {name}": partial(fit_agrees, params) for name, params in FITS.items()},
     "fit of numbers": partial(fit_agrees, FITS["plain"], numbers=True),
+    "tuning": tuning_agrees,
     "predictions": predictions_agree,
     **{
         f"neighbours, {kind}": partial(neighbours_agree, kind)
