@@ -99,7 +99,7 @@ def run_goes_on(caplog):
     dataset, place = write_table(MemoryStore(), X, y), MemoryStore()
     with pytest.raises(StoppedError):
         fit_dataset(dataset, place, PARAMS, CountingEngine(0, label="moments"))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
         run = fit_dataset(dataset, place, PARAMS, GPU)
     assert "goes on with device=gpu" in caplog.text
     assert [run.stages[name]["device"] for name in ("width", "moments")] == ["cpu", "gpu"]
