@@ -14,6 +14,10 @@ NNDESCENT_PROCESS_BYTES = 460 * 2**20
 _LOOPS_BYTES = 150 * 2**20
 
 
+# What CUDA and its libraries add, with pinned memory and the larger blocks of rows of a GPU.
+GPU_PROCESS_BYTES = 1536 * 2**20
+
+
 def process_bytes(*, l1: bool) -> int:
     """Return the bytes of a worker that has computed Euclidean or l1 distances."""
     return PROCESS_BYTES + (_LOOPS_BYTES if l1 else 0)

@@ -9,6 +9,7 @@ of the CPU up to rounding.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import cache
 from threading import Lock
@@ -28,7 +29,7 @@ _NO_GPU = "Leave `device` out to use the CPU, or "
 # Pinned memory through which arrays come back and large arrays go, which is ten times as fast as
 # without. Smaller arrays get pinned buffers of their own from CuPy, and are copied while the GPU
 # still computes.
-_STAGED_BYTES, _PINNED_BYTES = 2**25, 2**28
+_STAGED_BYTES, _PINNED_BYTES, _COPIERS = 2**25, 2**26, 8
 
 _SOURCE = r"""
 // Sums of |x - g| of a tile of 64 rows and 64 columns; every thread adds 4 x 4 of them.
@@ -146,6 +147,7 @@ class Gpu:
         self.xp: Any = cupy
         self._cublas, self._cusolver, self._handles = cublas, cusolver, device
         self._staging, self._one_copy = cupyx.empty_pinned(_STAGED_BYTES, np.uint8), Lock()
+        self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix="copy")
         self._kernels = cupy.RawModule(code=_SOURCE)
         self._copied: Any = None
 
@@ -186,7 +188,7 @@ class Gpu:
                 part = here[start : start + size]
                 with self._one_copy:
                     staged = self._staging[: part.nbytes].view(part.dtype)
-                    staged[...] = part
+                    self._copy(part, staged)
                     there[start : start + size].set(staged)
                     stream.synchronize()
         self._copied = stream.record()
@@ -206,7 +208,13 @@ class Gpu:
             with self._one_copy:
                 staged = self._staging[: part.nbytes].view(part.dtype)
                 array[start : start + size].get(out=staged)
-                part[...] = staged
+                self._copy(staged, part)
+
+    def _copy(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        """Copy an array (m,) in threads: new memory is slow until it has been touched."""
+        size = -(-len(source) // _COPIERS)
+        parts = [slice(a, a + size) for a in range(0, len(source), max(size, 1))]
+        list(self._copiers.map(lambda part: np.copyto(target[part], source[part]), parts))
 
     def row_products(self, A: Any, B: Any, out: Any) -> None:
         """Write ``A @ B.T`` (m, n) to `out`."""

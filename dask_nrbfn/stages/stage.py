@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import process_bytes
+from dask_nrbfn.engine.memory import GPU_PROCESS_BYTES, process_bytes
 from dask_nrbfn.neighbors.exact import buffer_bytes
 from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
@@ -102,6 +102,7 @@ class FitSizes:
     # Rows of the sample that the source of the basis holds, and whether all bases are rows.
     n_basis_sample: int
     draws: bool
+    on_gpu: bool
 
     @classmethod
     def of(
@@ -141,6 +142,7 @@ class FitSizes:
                 source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
             ),
             draws=all(source.draws for source in sources),
+            on_gpu=context.engine.device == "gpu",
         )
 
     @property
@@ -250,6 +252,7 @@ class FitSizes:
         kernels = [process_bytes(l1=kernel_named(each).l1) for each in self.tried.kernels]
         reading = self.dataset.reading_bytes if reads else 0
         own = round((1 + margin) * max(steps, default=0))
+        own += GPU_PROCESS_BYTES if self.on_gpu else 0
         return max(worker_bytes(self.search.method), *kernels) + reading + own
 
 

@@ -113,9 +113,9 @@ def fit(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, fold
         whole = time.perf_counter() - start
     seconds = {name: stage["seconds"] for name, stage in run.stages.items()}
     model = Model.load(run.location)
-    peak = max(stage["peak_bytes"] for stage in run.stages.values()) / 2**30
-    expected = max(stage["predicted_bytes"] for stage in run.stages.values()) / 2**30
-    print(f"peak of the host {peak:.1f} GiB, expected {expected:.1f} GiB", flush=True)
+    for name, stage in run.stages.items():
+        peak, expected = (stage[f"{kind}_bytes"] / 2**30 for kind in ("peak", "predicted"))
+        print(f"  host in {name}: {peak:.2f} GiB, expected {expected:.2f} GiB", flush=True)
     print(f"fit of {X.shape}: r = {model.n_basis}, {whole:.2f} s; stages", seconds, flush=True)
 
     def score() -> np.ndarray:
