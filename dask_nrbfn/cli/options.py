@@ -154,7 +154,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "device": _word(
         ["cpu", "gpu"],
         "cpu",
-        "Where blocks of rows are computed; gpu needs CuPy. A run can go on on the other one.",
+        "Where blocks of rows are computed; gpu needs CuPy. The other one can continue a run.",
     ),
     "memory": _text("BYTES", "Memory limit of each process, such as 4GiB."),
     # Plans.
@@ -226,7 +226,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 ENGINE = ("scheduler", "scheduler_file", "workers", "threads", "memory")
-"""The options of `EngineOptions`."""
+"""The options of `EngineOptions`, without the device."""
+
+WITH_DEVICE = (*ENGINE, "device")
+"""The options of commands that can use a GPU."""
 
 READING = ("y", "target", "weights", "unlabelled", "sql")
 """How the rows that a model is used on are read, where the training rows do not say."""

@@ -8,7 +8,16 @@ import click
 
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import ENGINE, command, fit_params, given, open_rows, params, take
+from dask_nrbfn.cli.options import (
+    ENGINE,
+    WITH_DEVICE,
+    command,
+    fit_params,
+    given,
+    open_rows,
+    params,
+    take,
+)
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
@@ -31,7 +40,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @command(
     ["dataset", "run"],
     params(FitParams, FitLimits),
-    given("schema", *ENGINE, "device", "json"),
+    given("schema", *WITH_DEVICE, "json"),
     places=["dataset", "run", "schema"],
 )
 def fit(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import ENGINE, READING, command, given, take
+from dask_nrbfn.cli.options import READING, WITH_DEVICE, command, given, take
 from dask_nrbfn.cli.show import show
 
 if TYPE_CHECKING:
@@ -21,16 +21,7 @@ _SCENE = ("variable", "feature_dim")
 @command(
     ["run", "rows", "out?"],
     given(
-        "to",
-        *_RESULTS,
-        "keep",
-        "no_clip",
-        "overwrite",
-        *_READING,
-        *_SCENE,
-        *ENGINE,
-        "device",
-        "json",
+        "to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE, *WITH_DEVICE, "json"
     ),
     places=["run", "rows", "out"],
 )
@@ -160,9 +151,7 @@ def _map(
     return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
-@command(
-    ["run", "rows"], given("no_clip", *READING, *ENGINE, "device", "json"), places=["run", "rows"]
-)
+@command(["run", "rows"], given("no_clip", *READING, *WITH_DEVICE, "json"), places=["run", "rows"])
 def evaluate(job: Job, run: str, rows: str, as_json: bool, no_clip: bool, **options: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 

@@ -39,7 +39,7 @@ _GUARD = 'Put the work of the script below `if __name__ == "__main__":`.'
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Where tasks run. None of this changes a result.
+    """Where tasks run. None of this changes a result, except for rounding on a GPU.
 
     Parameters
     ----------

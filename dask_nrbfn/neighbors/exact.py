@@ -241,6 +241,7 @@ class _GpuRows:
 
     def __init__(self, gpu: Gpu, rows: NDArray[Any], halves: Floats) -> None:
         self._gpu, self._rows, self._halves = gpu, gpu.upload(rows), gpu.upload(halves)
+        self._searched_rows = max(1024, min(_SEARCHED_ROWS, _SEARCH_ELEMENTS // rows.shape[1]))
 
     def candidates(self, targets: NDArray[Any], count: int, precision: Any) -> _Candidates:
         """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p).
@@ -248,7 +249,7 @@ class _GpuRows:
         `squared` (b, count): their squared distances from differences in float64.
         """
         strips = []
-        size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), _SEARCHED_ROWS)))
+        size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), self._searched_rows)))
         for start in range(0, len(targets), size):
             X = self._gpu.upload(targets[start : start + size])
             values, places = self._least(X.astype(precision), count)
@@ -258,9 +259,9 @@ class _GpuRows:
 
     def _least(self, X: Any, count: int) -> tuple[Any, Any]:
         xp, found = self._gpu.xp, []
-        for first in range(0, len(self._rows), _SEARCHED_ROWS):
-            part = slice(first, first + _SEARCHED_ROWS)
-            values = X @ self._rows[part].astype(X.dtype).T
+        for first in range(0, len(self._rows), self._searched_rows):
+            part = slice(first, first + self._searched_rows)
+            values = X @ self._rows[part].astype(X.dtype, copy=False).T
             np.subtract(self._halves[part].astype(X.dtype), values, out=values)
             places = self._gpu.least(values, count)
             listed = xp.take_along_axis(values, xp.maximum(places, 0), axis=1)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import GPU_PROCESS_BYTES, process_bytes
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.neighbors.exact import buffer_bytes
 from dask_nrbfn.neighbors.plan import NeighborSearch, pair_flops, search_dtype
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
@@ -249,10 +249,11 @@ class FitSizes:
 
         The worker has searched neighbours and computed l1 distances; `reads` counts its chunks.
         """
-        kernels = [process_bytes(l1=kernel_named(each).l1) for each in self.tried.kernels]
+        kernels = [
+            process_bytes(l1=kernel_named(each).l1, gpu=self.on_gpu) for each in self.tried.kernels
+        ]
         reading = self.dataset.reading_bytes if reads else 0
         own = round((1 + margin) * max(steps, default=0))
-        own += GPU_PROCESS_BYTES if self.on_gpu else 0
         return max(worker_bytes(self.search.method), *kernels) + reading + own
 
 

@@ -73,9 +73,8 @@ def default_parts(n_rows: int, n_workers: int = 1, *, gpu: bool = False) -> int:
     >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
     (4, 64, 100)
     """
-    if gpu:
-        return min(max(n_rows // _GPU_PART_ROWS, n_workers), n_rows)
-    parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
+    few = max(n_rows // _GPU_PART_ROWS, n_workers)
+    parts = few if gpu else max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
     return min(parts, max(_DEFAULT_MAX_PARTS, n_workers))
 
 
