@@ -147,8 +147,12 @@ def start_run(location: Location, context: FitContext) -> Run:
         _environment(context.engine),
         context.tuning,
         n_workers=context.engine.n_workers,
+        gpu=context.engine.device == "gpu",
         embeds=context.embeds,
     )
+    device = context.engine.device
+    if any(record.get("device", device) != device for record in run.stages.values()):
+        logger.info("fit: goes on with device=%s; the other results differ by rounding", device)
     if "neighbors" not in run.decisions:
         run.decide("neighbors", asdict(search or _fitting_search(context)))
     return run
@@ -225,6 +229,7 @@ def _run_stage(
     taken = {
         "started": started.isoformat(timespec="seconds"),
         "seconds": seconds,
+        "device": context.engine.device,
         "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
+from dask_nrbfn.storage.layout import block_rows, gpu_block_rows, narrow_block_rows
 from dask_nrbfn.storage.model import Model
 
 # Scoring sums nothing over rows, so a block is only as large as a fast product with the basis
@@ -53,6 +53,11 @@ class Scorer:
         self, model: Model, *, block_rows: int | None = None, threads: int | None = None
     ) -> None:
         self.model = model
+        # The networks of cells are small, and stay on the host.
+        self._placed = None if model.cells is not None else model.features.on_device()
+        self._xp: Any = np if self._placed is None else self._placed.xp
+        if self._xp is not np:
+            block_rows = gpu_block_rows(*model.basis.shape)
         self.block_rows = scoring_rows(model) if block_rows is None else block_rows
         self._threads = blas_threads() if threads is None else threads
         self._buffer, self._scratch = np.empty((0, model.n_active)), Scratch(0, 0)
@@ -71,13 +76,14 @@ class Scorer:
         if self.model.cells is not None:
             n_rows = min(n_rows, _MAX_BLOCK_ROWS)
         if n_rows > len(self._buffer):
-            self._buffer = np.empty((n_rows, self.model.n_active))
-            self._scratch = Scratch(n_rows, self.model.basis.shape[1])
+            self._buffer = self._xp.empty((n_rows, self.model.n_active))
+            self._scratch = Scratch(n_rows, self.model.basis.shape[1], xp=self._xp)
         return self.model.scores(
             X,
             buffer=self._buffer[:n_rows],
             scratch=self._scratch.of(X),
             threads=self._threads,
+            features=self._placed,
         )
 
     def blocks(

@@ -50,6 +50,7 @@ WITHOUT_DASK = {
     "neighbors",
 }
 NUMERIC_LIBRARIES = {"numba", "numpy", "scipy", "threadpoolctl"}
+DEVICE_FILE, DEVICE_LIBRARIES = "numeric/device.py", {"cupy", "cupyx"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 PRIVATE_FILE = "private.py"
 PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "sklearn.metrics._")
@@ -105,6 +106,9 @@ def file_violations(path, package):
             target = room_of(module, package)
             if target not in {room} | ALLOWED[room]:
                 yield f"line {line}: {room} must not import {target}"
+        elif module.split(".")[0] in DEVICE_LIBRARIES:
+            if relative.as_posix() != DEVICE_FILE:
+                yield f"line {line}: CuPy is known to {DEVICE_FILE} alone"
         elif problem := foreign_problem(room, module.split(".")[0]):
             yield f"line {line}: {problem}"
 
@@ -254,6 +258,7 @@ FOUND = {
     "public names": ("stages/a.py", "from dask_nrbfn import fit_dataset", "the package root"),
     "dask": ("storage/a.py", "import dask.array as da", "storage must not import dask"),
     "numeric": ("numeric/a.py", "def f():\n    from sklearn import x", "must not import sklearn"),
+    "cupy": ("numeric/radial.py", "import cupy", "numeric/device.py alone"),
     "pynndescent": ("neighbors/exact.py", "import pynndescent", "neighbors/approximate.py alone"),
     "private": ("storage/a.py", "from zarr.core.sync import sync", "known to private.py alone"),
     "catch-all module": ("storage/utils.py", "", "utils says nothing"),

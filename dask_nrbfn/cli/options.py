@@ -82,6 +82,8 @@ _OPTIONS: dict[str, str] = {
     "scheduler_file FILE": "The file that a dask scheduler wrote.",
     "workers INTEGER": "Number of local worker processes; 0: run in this process  [default: 0]",
     "threads INTEGER": "Threads of each process  [default: all cores]",
+    "device cpu|gpu": "Where blocks of rows are computed; gpu needs CuPy. The other one can "
+    "continue a run.  [default: cpu]",
     "memory BYTES": "Memory limit of each process, such as 4GiB.",
     # Plans.
     f"tune {_EFFORTS}": "Plan a tuning of this --effort instead of a fit.",
@@ -120,7 +122,10 @@ _OPTIONS: dict[str, str] = {
 }
 
 ENGINE = ("scheduler", "scheduler_file", "workers", "threads", "memory")
-"""The options of `EngineOptions`."""
+"""The options of `EngineOptions`, without the device."""
+
+WITH_DEVICE = (*ENGINE, "device")
+"""The options of commands that can use a GPU."""
 
 READING = ("y", "target", "weights", "unlabelled", "sql")
 """How the rows that a model is used on are read, where the training rows do not say."""

@@ -7,7 +7,16 @@ import click
 
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import ENGINE, command, fit_params, given, open_rows, params, take
+from dask_nrbfn.cli.options import (
+    ENGINE,
+    WITH_DEVICE,
+    command,
+    fit_params,
+    given,
+    open_rows,
+    params,
+    take,
+)
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
@@ -32,7 +41,7 @@ def _begin(
     return opened, fit_params(options)
 
 
-@command(["dataset", "run"], params(FitParams, FitLimits), given("schema", *ENGINE))
+@command(["dataset", "run"], params(FitParams, FitLimits), given("schema", *WITH_DEVICE))
 def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
     """Train on DATASET and keep every step in RUN.
 

@@ -226,7 +226,8 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     else:
         # An evaluation ranks rows by their probability, and two classes also by their score.
         held += RANKING_BYTES * (2 if n_targets == 2 else 1)
-    engine.expected_bytes = process_bytes(l1=model.l1) + dataset.reading_bytes + held
+    held += process_bytes(l1=model.l1, gpu=engine.device == "gpu")
+    engine.expected_bytes = held + dataset.reading_bytes
     remedy = "Ingest with a smaller `chunk_rows`"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     return dataset

@@ -27,6 +27,7 @@ from dask_nrbfn.engine.threads import (
     worker_environment,
 )
 from dask_nrbfn.errors import ClusterError, ParameterError
+from dask_nrbfn.numeric.device import Device, open_gpu
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import Option
 from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit, reach_scheduler
@@ -38,7 +39,7 @@ _GUARD = 'Put the work of the script below `if __name__ == "__main__":`.'
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Where tasks run. None of this changes a result.
+    """Where tasks run. None of this changes a result, except for rounding on a GPU.
 
     Parameters
     ----------
@@ -53,6 +54,8 @@ class EngineOptions:
         BLAS, OpenMP and numba threads of each process; default: the cores divided by the workers.
     memory : str or None
         Memory limit of each process, such as "4GiB"; default: the machine's divided by the workers.
+    device : {"cpu", "gpu"}
+        Where tasks compute their blocks of rows. "gpu" needs CuPy and a GPU in every process.
     bar : bool
         Draw progress bars if standard error is a terminal.
 
@@ -67,9 +70,17 @@ class EngineOptions:
     workers: int | None = None
     threads: int | None = None
     memory: str | None = None
+    device: Device = "cpu"
     bar: bool = False
 
     def __post_init__(self) -> None:
+        Option("cpu", str, "", choices=("cpu", "gpu")).check("device", self.device)
+        if self.device == "gpu" and (self.workers or 0) > 1:
+            raise ParameterError(
+                f"`workers` is {self.workers}, but one process uses the GPU.",
+                "Leave `workers` out, or start LocalCUDACluster of dask-cuda, which has a worker "
+                "for every GPU, and give its `scheduler`.",
+            )
         if self.scheduler and self.scheduler_file:
             raise ParameterError("`scheduler` and `scheduler_file` are both given.", "Give one.")
         local = {name: getattr(self, name) for name in ("workers", "threads", "memory")}
@@ -120,18 +131,30 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     with ExitStack() as stack:
         if client is None and options.run_here:
             # A limit holds for the libraries that are loaded before it: this call loads BLAS.
+            if options.device == "gpu":
+                open_gpu()
             available = available_threads()
             threads = options.threads or available
             stack.enter_context(threadpool_limits(threads))
             memory_bytes = _memory_bytes(options)
-            yield InlineEngine(bar=options.bar, threads=threads, memory_bytes=memory_bytes)
+            yield InlineEngine(
+                bar=options.bar, threads=threads, memory_bytes=memory_bytes, device=options.device
+            )
             return
         if client is None and (options.scheduler or options.scheduler_file):
             client = stack.enter_context(_scheduler_client(options))
         elif client is None:
             cluster = stack.enter_context(local_cluster(options))
             client = stack.enter_context(Client(cluster, set_as_default=False))
-        yield _engine(client, bar=options.bar)
+        engine = _engine(client, bar=options.bar)
+        if options.device == "gpu":
+            client.run(_check_gpu)
+            engine.device = options.device
+        yield engine
+
+
+def _check_gpu() -> None:
+    open_gpu()
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:

@@ -14,9 +14,13 @@ NNDESCENT_PROCESS_BYTES = 460 * 2**20
 _LOOPS_BYTES = 150 * 2**20
 
 
-def process_bytes(*, l1: bool) -> int:
+# What CUDA and its libraries add, with pinned memory and the larger blocks of rows of a GPU.
+_GPU_PROCESS_BYTES = 1536 * 2**20
+
+
+def process_bytes(*, l1: bool, gpu: bool = False) -> int:
     """Return the bytes of a worker that has computed Euclidean or l1 distances."""
-    return PROCESS_BYTES + (_LOOPS_BYTES if l1 else 0)
+    return PROCESS_BYTES + (_LOOPS_BYTES if l1 else 0) + (_GPU_PROCESS_BYTES if gpu else 0)
 
 
 def usable_bytes(limit_bytes: int, n_threads: int) -> int:

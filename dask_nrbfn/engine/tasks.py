@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, Queue
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
+from dask_nrbfn.numeric.device import Device, on_gpu
 from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Engine(ABC):
     worker_limit_bytes: memory limit of the worker with the least memory per task; None: all of it.
     expected_bytes: expected memory of the current tasks, for error messages; 0: unknown.
     peak_bytes: largest resident size of a process while it ran a task of the current stage.
+    device: where tasks compute their blocks.
     in_memory: whether tasks share this process's memory, and so its in-memory stores.
     """
 
@@ -56,6 +59,7 @@ class Engine(ABC):
     expected_bytes: int = 0
     peak_bytes: int = 0
     most_bytes: int = 0
+    device: Device = "cpu"
     in_memory: ClassVar[bool] = False
 
     @property
@@ -97,6 +101,8 @@ class Engine(ABC):
 
         follow: takes a result, and returns the arguments of tasks that start before the others.
         """
+        if self.device == "gpu":
+            task = partial(on_gpu, task)
         waiting: Waiting = deque(enumerate(map(tuple, arguments)))
         results: dict[int, Any] = {}
         n_followed = 0

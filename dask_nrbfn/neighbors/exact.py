@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
+from dask_nrbfn.numeric.device import Gpu, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
@@ -29,6 +30,13 @@ _BLOCK_ROWS, _BLOCK_ELEMENTS = 512, 2**19
 _STRIP_TARGETS, _STRIP_ELEMENTS, _STRIP_CANDIDATES = 1024, 2**19, 2**15
 # Strips of at least so many targets are a multiple of so many, which keeps as many threads busy.
 _LEAST_TARGETS, _STRIPS = 64, 16
+
+# Rows among which the nearest are found at a time, and elements of a block of their products: 1 GiB
+# in single precision.
+_SEARCHED_ROWS, _SEARCH_ELEMENTS = 2**16, 2**28
+
+# Elements of rows that are gathered for their distances: 512 MiB of float64.
+_GATHERED_ELEMENTS = 2**26
 
 # Places of a list of candidates, times its length: so many candidates are sorted at a time.
 _ROOM = 4
@@ -89,6 +97,8 @@ def nearest_rows(
     halves = 0.5 * _checked_norms(rows)
     n_targets = len(_checked_norms(targets))
     sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
+    if (gpu := active_gpu()) is not None and not is_sparse(rows):
+        return _nearest_of_strip(rows, halves, sought, count, _GpuRows(gpu, rows, halves))
     most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
     most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
     n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
@@ -190,18 +200,93 @@ class _Least:
         self._filled[:] = self._count
 
 
-def _nearest_of_strip(rows: Rows, halves: Floats, targets: _Targets, count: int) -> Neighbors:
-    """Return the result of `nearest_rows` for a few targets."""
+def _nearest_of_strip(
+    rows: Rows, halves: Floats, targets: _Targets, count: int, on_gpu: "_GpuRows | None" = None
+) -> Neighbors:
+    """Return the result of `nearest_rows` for a few targets, or on a GPU for many."""
     shape = len(targets.within), count
     found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
     for precision in _PRECISIONS[int(is_sparse(rows)) :]:
-        listed, certain = _nearest_by_products(rows, halves, targets[unsure], precision, count)
+        some = targets if len(unsure) == len(targets.within) else targets[unsure]
+        if on_gpu is None:
+            listed, certain = _nearest_by_products(rows, halves, some, precision, count)
+        else:
+            length = min(count + SPARE, rows.shape[0])
+            candidates = on_gpu.candidates(some.rows, length, precision)
+            listed = _nearest_candidates(candidates, count)
+            certain = _are_certain(listed, candidates, some, rows.shape[1])
         found.indices[unsure], found.distances[unsure] = listed
         unsure = unsure[~certain]
         if not len(unsure):
             return found
     _search_by_differences(rows, targets, found, unsure)
     return found
+
+
+class _Candidates(NamedTuple):
+    """``values`` and ``places`` of the rows with the least values, (b, c) by value; -1: none."""
+
+    values: NDArray[Any]
+    places: NDArray[np.int64]
+    squared: Floats
+
+
+class _GpuRows:
+    """Rows (n, p) and ``|y|^2 / 2`` on the GPU, among which neighbours are searched."""
+
+    def __init__(self, gpu: Gpu, rows: NDArray[Any], halves: Floats) -> None:
+        self._gpu, self._rows, self._halves = gpu, gpu.upload(rows), gpu.upload(halves)
+        self._searched_rows = max(1024, min(_SEARCHED_ROWS, _SEARCH_ELEMENTS // rows.shape[1]))
+
+    def candidates(self, targets: NDArray[Any], count: int, precision: Any) -> _Candidates:
+        """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p).
+
+        `squared` (b, count): their squared distances from differences in float64.
+        """
+        strips = []
+        size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), self._searched_rows)))
+        for start in range(0, len(targets), size):
+            X = self._gpu.upload(targets[start : start + size])
+            values, places = self._least(X.astype(precision), count)
+            found = (values, places, self._squared(X, places))
+            strips.append([self._gpu.download(each) for each in found])
+        return _Candidates(*map(np.concatenate, zip(*strips, strict=True)))
+
+    def _least(self, X: Any, count: int) -> tuple[Any, Any]:
+        xp, found = self._gpu.xp, []
+        for first in range(0, len(self._rows), self._searched_rows):
+            part = slice(first, first + self._searched_rows)
+            values = X @ self._rows[part].astype(X.dtype, copy=False).T
+            np.subtract(self._halves[part].astype(X.dtype), values, out=values)
+            places = self._gpu.least(values, count)
+            listed = xp.take_along_axis(values, xp.maximum(places, 0), axis=1)
+            listed[places < 0] = np.inf
+            places[places >= 0] += first
+            found.append((listed, places))
+        if len(found) == 1:
+            return found[0]
+        values, places = (xp.concatenate(each, axis=1) for each in zip(*found, strict=True))
+        best = self._gpu.least(values, count)
+        known, best = best >= 0, xp.maximum(best, 0)
+        values = xp.where(known, xp.take_along_axis(values, best, axis=1), np.inf)
+        return values, xp.where(known, xp.take_along_axis(places, best, axis=1), -1)
+
+    def _squared(self, X: Any, places: Any) -> Any:
+        xp, (n_targets, p) = self._gpu.xp, X.shape
+        squared = xp.empty(places.shape)
+        size = max(1, _GATHERED_ELEMENTS // (n_targets * p))
+        for start in range(0, places.shape[1], size):
+            some = slice(start, start + size)
+            differences = self._rows[xp.maximum(places[:, some], 0)] - X[:, None, :]
+            squared[:, some] = (differences.astype(np.float64) ** 2).sum(axis=2)
+        squared[places < 0] = np.inf
+        return squared
+
+
+def _nearest_candidates(found: _Candidates, count: int) -> Neighbors:
+    order = np.lexsort((found.places, found.squared))[:, :count]
+    squared = np.take_along_axis(found.squared, order, axis=1)
+    return Neighbors(np.take_along_axis(found.places, order, axis=1), np.sqrt(squared))
 
 
 def _search_by_differences(
@@ -269,7 +354,7 @@ def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -
 
 
 def _are_certain(
-    found: Neighbors, least: _Least, targets: _Targets, n_terms: int
+    found: Neighbors, least: _Least | _Candidates, targets: _Targets, n_terms: int
 ) -> NDArray[np.bool_]:
     """Return the targets for which no row that is not listed is nearer than those found."""
     furthest = np.minimum(found.distances[:, -1], targets.within)

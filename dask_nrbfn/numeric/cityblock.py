@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.device import gpu_of
 from dask_nrbfn.numeric.types import Floats
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def absolute_sums(
     float64, because the difference of two near rows may have no right digit in float32. The columns
     of a pair are added in the same order in every block, so blocks do not change bits.
     """
+    if (gpu := gpu_of(out)) is not None:
+        gpu.absolute_sums(rows, columns, out, 0.0 if factor is None else factor)
+        return
     _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
 
 

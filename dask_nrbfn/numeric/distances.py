@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.cityblock import absolute_sums, sparse_absolute_sums
+from dask_nrbfn.numeric.device import active_gpu, array_module, beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
@@ -86,7 +87,7 @@ class EuclideanFactors(DistanceFactors):
             squared[strip] = self.linear(part, ones)
             squared[strip] += self.factor * self.norms(part, ones)
 
-        over_strips(multiply, squared.shape, threads)
+        over_strips(multiply, squared, threads)
         return squared
 
 
@@ -99,7 +100,7 @@ def factors_of(
     if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
-    values = np.asarray(dense(basis), dtype=np.float64)
+    values = dense(float_rows(basis))
     centre = values.mean(axis=0)
     return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
 
@@ -199,7 +200,8 @@ class _DenseFactors(EuclideanFactors):
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
         if not is_sparse(X):
-            rows = np.empty((len(X), len(self.centre) + 2)) if scratch is None else scratch
+            shape, xp = (len(X), len(self.centre) + 2), array_module(X)
+            rows = xp.empty(shape) if scratch is None else scratch
             self._extend(X, out=rows, threads=threads)
             return row_products(rows, self.array, out=out)
         fills = self.scaling is not None and self.scaling.fills
@@ -232,7 +234,7 @@ class _DenseFactors(EuclideanFactors):
             out[strip, -2] = 1.0
             out[strip, -1] = squared_norms(centred)
 
-        over_strips(extend, out.shape, threads)
+        over_strips(extend, out, threads)
 
 
 def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
@@ -256,7 +258,8 @@ class CityBlockFactors(DistanceFactors):
     def squared(  # noqa: D102
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        squared = np.empty((X.shape[0], self.basis.shape[0])) if out is None else out
+        shape, xp = (X.shape[0], self.basis.shape[0]), array_module(self.basis)
+        squared = xp.empty(shape) if out is None else out
         in_csr = self._is_summed_sparse(X)
         sums_of = self._sparse_sums if in_csr else self._sums
         # Computed before several threads ask for it.
@@ -266,7 +269,7 @@ class CityBlockFactors(DistanceFactors):
             with np.errstate(over="ignore"):
                 sums_of(X[strip], squared[strip], self.factor)
 
-        over_strips(square, squared.shape, threads)
+        over_strips(square, squared, threads)
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
@@ -276,7 +279,7 @@ class CityBlockFactors(DistanceFactors):
         is moved to the border of the range first. Then the result loses no digits however far a row
         lies. Rows in CSR are not moved.
         """
-        sums = np.empty((X.shape[0], self.basis.shape[0]))
+        sums: Floats = array_module(self.basis).empty((X.shape[0], self.basis.shape[0]))
         if self._is_summed_sparse(X):
             self._sparse_sums(X, sums)
         else:
@@ -309,11 +312,13 @@ class CityBlockFactors(DistanceFactors):
     def _filled(self, X: Rows) -> Floats:
         """Return scaled rows as a new array, float64 (b, p)."""
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return np.array(dense(rows), dtype=np.float64, order="C")
+        filled: Floats = dense(rows).astype(np.float64, order="C")
+        return filled
 
     @cached_property
     def _columns(self) -> Floats:
-        return np.array(dense(self.basis).T, dtype=np.float64, order="C")
+        columns: Floats = dense(self.basis).T.astype(np.float64, order="C")
+        return columns
 
     @cached_property
     def _stored_columns(self) -> tuple[csr_array, Floats]:
@@ -323,7 +328,7 @@ class CityBlockFactors(DistanceFactors):
 
 
 def _array_of(basis: Floats, centre: Floats, factor: float) -> Floats:
-    array = np.empty((basis.shape[0], basis.shape[1] + 2))
+    array: Floats = array_module(basis).empty((basis.shape[0], basis.shape[1] + 2))
     centred = np.subtract(basis, centre, out=array[:, :-2])
     array[:, -2] = squared_norms(centred)
     array[:, -1] = 1.0
@@ -476,6 +481,7 @@ class BasisDistances:
     """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR."""
 
     scaling: Scaling | None
+    _basis: Rows
     _factors: DistanceFactors
 
     @classmethod
@@ -487,16 +493,18 @@ class BasisDistances:
         l1: bool = False,
     ) -> Self:
         """Return the distances to a scaled basis."""
-        return cls(scaling, factors_of(float_rows(basis), scaling, 1.0, l1=l1))
+        rows = float_rows(basis)
+        return cls(scaling, rows, factors_of(rows, scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
+        X = beside(X, self._basis)
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         if not self._factors.cancels:
             return squared
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
-            squared.shape,
+            squared,
             threads,
         )
         return squared
@@ -516,20 +524,35 @@ class BasisDistances:
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
+        X, weights = (beside(each, self._basis) for each in (X, weights))
         products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
 
         def total_of(strip: slice) -> float:
             part = products[strip]
             if self._factors.cancels:
                 np.maximum(part, 0.0, out=part)
-            if nearest is not None:
+            if nearest is not None and gpu_of(part) is not None:
+                nearest[strip] = to_host(part.argmin(axis=1))
+            elif nearest is not None:
                 part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)
             return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 
-        return sum(over_strips(total_of, products.shape, threads))
+        return sum(over_strips(total_of, products, threads))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:
     """Return the rows of a basis, float64."""
-    return basis.astype(np.float64) if is_sparse(basis) else np.asarray(basis, dtype=np.float64)
+    if is_sparse(basis):
+        return basis.astype(np.float64)
+    return basis if gpu_of(basis) is not None else np.asarray(basis, dtype=np.float64)
+
+
+def placed(basis: Rows, scaling: Scaling | None) -> tuple[Rows, Scaling | None]:
+    """Return a scaled basis, float64, and its scaling on the GPU of the task.
+
+    Without a GPU, or with a basis in CSR, they stay on the host, and so do blocks of rows.
+    """
+    if active_gpu() is None or is_sparse(basis):
+        return basis, scaling
+    return to_device(basis), None if scaling is None else scaling.on_device()

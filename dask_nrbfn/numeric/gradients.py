@@ -86,7 +86,7 @@ def _l1_squares(
         )
         return of_strip
 
-    return sum(over_strips(squares_of, slopes.shape, threads), np.zeros(basis.shape[1]))
+    return sum(over_strips(squares_of, slopes, threads), np.zeros(basis.shape[1]))
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:

@@ -1,12 +1,13 @@
 """The sums over rows from which the weights of a model are solved."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.numeric.device import beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import add_gram, add_products, factor_in_place
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -88,6 +89,10 @@ class Moments(RowSum):
             np.subtract(own, getattr(other, name), out=own)
         return self
 
+    def on_device(self) -> Self:
+        """Return the moments with the gram matrix, the only large sum, on the GPU of the task."""
+        return replace(self, packed_gram=to_device(self.packed_gram))
+
     def diagonal(self) -> Floats:
         """Return the diagonal of the gram matrix, float64 (r,)."""
         return np.array([row[0] for row in _packed_rows(self.packed_gram, self.n_basis)])
@@ -108,11 +113,12 @@ class MomentSums:
     """Accumulates the moments of `n_basis` basis rows and `n_targets` targets, block by block.
 
     Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes: the upper triangle of gram is stored as a square.
+    `xp` is the array module of the activations.
     """
 
-    def __init__(self, n_basis: int, n_targets: int) -> None:
-        self._gram = np.zeros((n_basis, n_basis))
-        self._products = np.zeros((1 + n_targets, n_basis))
+    def __init__(self, n_basis: int, n_targets: int, *, xp: Any = np) -> None:
+        self._gram = xp.zeros((n_basis, n_basis))
+        self._products = xp.zeros((1 + n_targets, n_basis))
         self._target_products = np.zeros((1 + n_targets, 1 + n_targets))
 
     def add(self, Phi: Floats, T: Floats) -> None:
@@ -121,14 +127,16 @@ class MomentSums:
         Activations and `Targets.bordered` are multiplied by the square roots of the row weights.
         """
         add_gram(self._gram, Phi)
-        add_products(self._products, T, Phi)
+        add_products(self._products, beside(T, Phi), Phi)
         add_products(self._target_products, T, T)
 
     def moments(self) -> Moments:
         """Return the sums of all blocks, in the same memory; nothing can be added afterwards."""
         gram, products, target_products = self.arrays()
         del self._gram, self._products, self._target_products
-        return Moments(pack_in_place(gram), products, target_products)
+        gpu = gpu_of(gram)
+        packed = pack_in_place(gram) if gpu is None else gpu.pack(gram)
+        return Moments(packed, to_host(products), target_products)
 
     def arrays(self) -> tuple[Floats, Floats, Floats]:
         """Return the upper triangle of the gram matrix, in a square, and the other sums."""
@@ -203,6 +211,8 @@ def pack_in_place(gram: Floats) -> Floats:
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     """Return the symmetric matrix whose upper triangle, row by row, is `packed`."""
+    if (gpu := gpu_of(packed)) is not None:
+        return gpu.unpack(packed, n_basis)  # type: ignore[no-any-return]
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):
         gram[row, row:] = values

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
+from dask_nrbfn.numeric.device import beside, gpu_of, to_host
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -46,6 +47,10 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
     """Return ``A @ B.T``, float64 (m, n), in `out`; A and B are copied unless C-contiguous."""
+    if (gpu := gpu_of(A)) is not None:
+        out = gpu.xp.empty((len(A), len(B))) if out is None else out
+        gpu.row_products(A, B, out)
+        return out
     if out is None:
         out = np.empty((len(A), len(B)))
     # In Fortran's order all arrays are transposed: out.T = B A.T.
@@ -55,21 +60,30 @@ def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
 
 def add_products(sums: Floats, A: Floats, B: Floats) -> None:
     """Add ``A.T @ B`` to `sums` (m, n) in place; all are C-contiguous."""
+    if (gpu := gpu_of(sums)) is not None:
+        gpu.add_products(sums, A, B)
+        return
     _multiply(b"N", B, b"T", A, 1.0, sums)
 
 
 def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; both are C-contiguous."""
     n_rows, r = A.shape
-    if A.size:
+    if A.size and (gpu := gpu_of(sums)) is not None:
+        gpu.add_gram(sums, A)
+    elif A.size:
         _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
 
 
 def frobenius_norm(matrix: Floats) -> float:
     """Return the norm of a symmetric matrix (r, r), also if the squares of elements overflow.
 
-    Only one triangle is read.
+    Only one triangle is read; on a GPU both are, and squares may overflow.
     """
+    if (gpu := gpu_of(matrix)) is not None:
+        strips = range(0, len(matrix), _NORMED_ROWS)
+        norms = [gpu.xp.linalg.norm(matrix[a : a + _NORMED_ROWS]) for a in strips]
+        return float(np.linalg.norm(list(map(float, norms))))
     size, unused = len(matrix), 0.0
     return float(_call(_dlansy, b"F", b"L", size, matrix, size, unused))
 
@@ -79,15 +93,34 @@ def factor_in_place(matrix: Floats) -> bool:
 
     Takes ``r^3 / 3`` flops and no memory for another matrix.
     """
+    if (gpu := gpu_of(matrix)) is not None:
+        return gpu.factor(matrix)
     size, failed = len(matrix), c_int(0)
     _call(_dpotrf, b"L", size, matrix, size, failed)
     return failed.value == 0
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
-    """Replace `right` (K, r) by ``right @ matrix^-1``; ``2 K r^2`` flops; see `factor_in_place`."""
+    """Replace `right` (K, r) by ``right @ matrix^-1``; ``2 K r^2`` flops; see `factor_in_place`.
+
+    With a factor on a GPU, `right` may be on the host.
+    """
+    if (gpu := gpu_of(factor)) is not None:
+        solved = beside(right, factor)
+        gpu.solve(factor, solved)
+        if solved is not right:
+            right[...] = to_host(solved)
+        return
     n_right, r = right.shape
     _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
+
+
+def times_symmetric(weights: Floats, matrix: Floats) -> Floats:
+    """Return ``weights @ matrix`` (K, r) on the host; the symmetric matrix may be on a GPU."""
+    if gpu_of(matrix) is None:
+        return weights @ matrix
+    product: Floats = to_host(row_products(beside(weights, matrix), matrix))
+    return product
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
@@ -125,16 +158,22 @@ T = TypeVar("T")
 # times as long as the start of a task in a thread.
 _STRIP_ELEMENTS = 2**17
 
+# Rows of a matrix on a GPU that are squared at a time.
+_NORMED_ROWS = 512
 
-def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int) -> list[T]:
-    """Return the results of `step` for every strip of rows of an array, in order.
 
+def over_strips(
+    step: Callable[[slice], T], array: Floats | tuple[int, int], threads: int
+) -> list[T]:
+    """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
+
+    An array on a GPU is one strip.
     The strips depend only on the number of columns, so results have the same bits with any number
     of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
     error is raised after all running steps have ended. A step must not call `over_strips`.
     """
-    n_rows, n_columns = shape
-    size = max(1, _STRIP_ELEMENTS // n_columns)
+    n_rows, n_columns = array if isinstance(array, tuple) else array.shape
+    size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)
     strips = [slice(a, min(a + size, n_rows)) for a in range(0, max(n_rows, 1), size)]
     if threads == 1 or len(strips) == 1:
         return [step(strip) for strip in strips]

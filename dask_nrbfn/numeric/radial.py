@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.device import active_gpu, array_module, beside
 from dask_nrbfn.numeric.distances import (
     CityBlockFactors,
     DistanceFactors,
@@ -14,6 +15,7 @@ from dask_nrbfn.numeric.distances import (
     Pivots,
     factors_of,
     float_rows,
+    placed,
 )
 from dask_nrbfn.numeric.kernels import FARTHEST, Kernel, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
@@ -33,18 +35,22 @@ _FARTHEST_PIVOT = -1e30
 
 
 class Scratch:
-    """Memory for the centred rows of blocks of at most `n_rows` rows; rows in CSR need none."""
+    """Memory for the centred rows of blocks of at most `n_rows` rows; rows in CSR need none.
 
-    def __init__(self, n_rows: int, n_columns: int) -> None:
-        self._shape, self._space = (n_rows, n_columns + 2), np.empty((0, 0))
+    `xp` is the `array_module` of the basis.
+    """
+
+    def __init__(self, n_rows: int, n_columns: int, *, xp: Any = np) -> None:
+        self._shape, self._xp = (n_rows, n_columns + 2), xp
+        self._space: Floats = np.empty((0, 0))
 
     def of(self, X: Rows) -> Floats | None:
         """Return the scratch memory of a block (b, p), float64 (b, p + 2)."""
         if is_sparse(X):
             return None
         if not self._space.size:
-            self._space = np.empty(self._shape)
-        return self._space[: len(X)]
+            self._space = self._xp.empty(self._shape)
+        return self._space[: X.shape[0]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +107,24 @@ class RadialFeatures:
         """Number of basis rows r."""
         return int(self.basis.shape[0])
 
+    @property
+    def xp(self) -> Any:
+        """The array module of activations: numpy, or CuPy on a GPU."""
+        return array_module(self.basis)
+
+    def on_device(self) -> Self:
+        """Return the functions with their basis on the GPU of the task.
+
+        Without a GPU, with a basis in CSR or if rows need `Pivots`, the functions stay on the host.
+        """
+        pivots, in_csr = self._pivots, is_sparse(self.basis)
+        if active_gpu() is None or in_csr or (pivots and pivots.spread(self.basis) is not None):
+            return self
+        basis, scaling = placed(self.basis, self.scaling)
+        return type(self).from_basis(
+            basis, self.width, scaling, kernel=self.kernel, normalized=self.normalized
+        )
+
     def at(self, places: NDArray[Any]) -> Self:
         """Return the functions of the basis rows at `places`, indices or bool (r,)."""
         return type(self).from_basis(
@@ -133,6 +157,7 @@ class RadialFeatures:
 
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
+        X, factors = (beside(each, self.basis) for each in (X, factors))
         Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
@@ -143,7 +168,7 @@ class RadialFeatures:
             elif self.normalized:
                 part *= 1.0 / totals
 
-        over_strips(normalize, Phi.shape, threads)
+        over_strips(normalize, Phi, threads)
         return Phi
 
     def weighted_sums(
@@ -157,12 +182,13 @@ class RadialFeatures:
         threads: int = 1,
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
+        X, weights = (beside(each, self.basis) for each in (X, weights))
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
         )
         totals = over_strips(
             lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
-            exponents.shape,
+            exponents,
             threads,
         )
         sums = row_products(exponents, weights)
@@ -204,7 +230,7 @@ class RadialFeatures:
         if pivots is not None and spread is not None:
             over_strips(
                 lambda strip: pivots.refine(X[strip], exponents[strip], spread),
-                exponents.shape,
+                exponents,
                 threads,
             )
         return exponents
@@ -219,7 +245,7 @@ class RadialFeatures:
         exponents = self._kernel.logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:
-            return np.ones((len(exponents), 1))
+            return array_module(exponents).ones((len(exponents), 1))  # type: ignore[no-any-return]
         sums: Floats = exponents.sum(axis=1, keepdims=True)
         far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
         if len(far):
@@ -252,7 +278,7 @@ class RadialFeatures:
 
     def _shifted_about_the_mean(self, X: Rows, factors: EuclideanFactors) -> Floats:
         rows = factors.scaled(X)
-        ones = np.ones((rows.shape[0], 1))
+        ones = array_module(rows).ones((rows.shape[0], 1))
         shifted = self._kernel.shifted_logarithms(
             lambda: _less_largest(factors.linear(rows, ones)),
             lambda: _gaps_about_the_mean(rows, factors),
@@ -292,8 +318,9 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
 
 def _largest(rows: Rows) -> Floats:
     """Return the largest magnitude of each row, float64 (b, 1)."""
-    largest = abs(rows).max(axis=1)
-    return np.asarray(largest.toarray() if is_sparse(rows) else largest)[:, None]
+    found = abs(rows).max(axis=1)
+    largest: Floats = found.toarray().reshape(-1, 1) if is_sparse(rows) else found[:, None]
+    return largest
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:

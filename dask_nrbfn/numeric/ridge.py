@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.device import beside
 from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
 from dask_nrbfn.numeric.products import (
     add_products,
@@ -17,6 +18,7 @@ from dask_nrbfn.numeric.products import (
     frobenius_norm,
     row_products,
     solve_in_place,
+    times_symmetric,
 )
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
@@ -88,7 +90,8 @@ class RidgeSystem:
 
     gram (r, r) and cross (q, r) are ``Phi' Phi`` and ``T' Phi`` minus the means; `penalty` is P (r,
     r) or its diagonal, None for I; basis rows where it is infinite are left out, with weight 0.
-    `directions` (r, J) span the weights, only if P is I and without locality.
+    `directions` (r, J) span the weights, only if P is I and without locality. Without these three
+    gram can be on a GPU; the other arrays are on the host.
 
     The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
     9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
@@ -137,7 +140,8 @@ class RidgeSystem:
             add_products(cross, -target_means[None], activation_sums[None])
             if not normalized:
                 activation_means = activation_sums / weight
-                add_products(gram, -weight * activation_means[None], activation_means[None])
+                row = beside(activation_means[None], gram)
+                add_products(gram, -weight * row, row)
                 # Both triangles are rounded differently.
                 mirror_in_place(gram)
         return cls(gram, cross, squares, target_means, activation_means)
@@ -245,7 +249,7 @@ class RidgeSystem:
 
     def squared_residuals(self, weights: Floats) -> Floats:
         """Return the sum of the squared residuals of each target, (q,), for weights (q, r)."""
-        fitted = np.sum((weights @ self.gram - 2.0 * self.cross) * weights, axis=1)
+        fitted = np.sum((times_symmetric(weights, self.gram) - 2.0 * self.cross) * weights, axis=1)
         residuals: Floats = np.maximum(self.target_squares + fitted, 0.0)
         return residuals
 
@@ -390,7 +394,7 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
         return
     diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
     scaled = np.full(len(P), np.inf)
-    diagonal += np.multiply(factor, P, out=scaled, where=np.isfinite(P))
+    diagonal += beside(np.multiply(factor, P, out=scaled, where=np.isfinite(P)), ridge)
 
 
 def _reciprocal_condition(factor: Floats, norm: float) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.ridge import JITTER, RidgeSystem, penalty_unit
 from dask_nrbfn.numeric.types import Floats
 
@@ -128,7 +129,7 @@ class _Norms:
     @classmethod
     def of(cls, weights: Floats, system: RidgeSystem) -> "_Norms":
         gram, penalty = system.gram, system.penalty
-        fit = float(np.sum((weights @ gram) * weights))
+        fit = float(np.sum(times_symmetric(weights, gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
         crossed = 2.0 * float(np.sum(weights * system.cross))
         residual = max(system.target_norm - crossed + fit, 0.0)

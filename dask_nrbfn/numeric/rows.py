@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.device import gpu_of
 from dask_nrbfn.numeric.types import Floats
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ def squared_norms(X: Rows) -> Floats:
         with np.errstate(over="ignore"):
             squares = np.square(X.data, dtype=np.float64)
         return np.asarray(with_values(X, squares).sum(axis=1))
+    if gpu_of(X) is not None:
+        lengths: Floats = np.square(X, dtype=np.float64).sum(axis=1)
+        return lengths
     norms: Floats = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.device import to_device
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -145,6 +146,11 @@ class Scaling:
         """Whether zeros become other values, so that scaled rows are arrays."""
         return self.kind in CENTRED and bool(self.shift.any())
 
+    def on_device(self) -> Self:
+        """Return the scaling of rows on the GPU of the task."""
+        arrays = (to_device(each) for each in (self.shift, self.scale, self.root))
+        return type(self)(self.kind, *arrays)
+
     @overload
     def apply(self, X: NDArray[Any], *, out: Floats | None = None) -> Floats: ...
 
@@ -159,8 +165,7 @@ class Scaling:
         if is_sparse(X) and not self.fills:
             return self._apply_sparse(X)
         if out is None:
-            rows = dense(X)
-            out = np.array(rows, dtype=np.float64, copy=None if self.kind == "none" else True)
+            out = dense(X).astype(np.float64, copy=self.kind != "none")
         else:
             out[...] = dense(X)
         if self.kind in CENTRED:
@@ -218,7 +223,8 @@ class Scaling:
 
 def _is_exact(length: Floats) -> NDArray[np.bool_]:
     """Return for each length whether no square overflowed or underflowed."""
-    return np.asarray((length > _LEAST_LENGTH) & (length < np.inf))
+    exact: NDArray[np.bool_] = (length > _LEAST_LENGTH) & (length < np.inf)
+    return exact
 
 
 def _positive(length: Floats) -> Floats:

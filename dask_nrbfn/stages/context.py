@@ -402,7 +402,9 @@ class FitContext:
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (
-            PartLayout.of(n_rows, params.n_parts, n_workers=engine.n_workers)
+            PartLayout.of(
+                n_rows, params.n_parts, n_workers=engine.n_workers, gpu=engine.device == "gpu"
+            )
             for n_rows in (dataset.n_rows, dataset.of_labelled().n_rows)
         )
         return cls(

@@ -13,6 +13,7 @@ from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, Recall, measure_recall, merge_neighbors
 from dask_nrbfn.neighbors.plan import search_dtype
+from dask_nrbfn.numeric.device import active_gpu
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
@@ -61,6 +62,9 @@ MAX_TARGETS = 10_000
 # Targets whose distances from a target limit its search; one task measures them before the others.
 LIMITING_ROWS = 8192
 
+# Blocks of rows that a GPU searches together.
+_GPU_BLOCKS = 4
+
 
 def search_rows_exactly(
     run: Run, dataset: Dataset, engine: Engine, *, stage: str, rows: NDArray[np.int64]
@@ -95,6 +99,9 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     k, n_targets = run.chosen_params.n_neighbors, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
     size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    if active_gpu() is not None:
+        # Lists are merged on the CPU, as few times as possible.
+        size *= _GPU_BLOCKS
     for X, *_ in dataset.blocks(start, stop, size):
         rows = space.apply(X)
         count, threads = min(k + 1, rows.shape[0]), blas_threads()

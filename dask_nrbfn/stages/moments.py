@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.device import array_module, check_sums_fit
+from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
 from dask_nrbfn.numeric.eigenfunctions import (
     LEAST_EIGENVALUE,
     eigenfunctions,
@@ -24,6 +25,7 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packe
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import Locality, RidgeSystem
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
@@ -37,7 +39,7 @@ from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import PartLayout, block_rows
+from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
@@ -129,15 +131,17 @@ class _WidthPass:
     """Distances between the rows of a part and all basis rows."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
-        scaling, basis = read_scaling(run), run.read("basis/values")
-        n_basis = basis.shape[0]
+        scaling = read_scaling(run)
+        scaled = float_rows(scaling.apply(run.read("basis/values")))
+        basis, own = placed(scaled, scaling)
+        n_basis, xp = basis.shape[0], array_module(basis)
         self.reading = Reading(
-            block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.chosen_params)
+            block_rows=rows_of_block(basis), weighting=RowWeights.of(dataset, run.chosen_params)
         )
         self._distances = BasisDistances.from_basis(
-            scaling.apply(basis), scaling, l1=kernel_named(run.chosen_params.kernel).l1
+            basis, own, l1=kernel_named(run.chosen_params.kernel).l1
         )
-        self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
+        self._buffer = xp.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
         self._totals: list[float] = []
         self._clusters = np.zeros(n_basis if _has_shares(run) else 0)
@@ -332,19 +336,29 @@ def moments_bytes(
     )
 
 
+def rows_of_block(basis: Rows) -> int:
+    """Return the rows of a block of activations of a basis (r, p), which may be on a GPU."""
+    n_basis, n_features = basis.shape
+    on_host = array_module(basis) is np
+    return block_rows(n_basis) if on_host else gpu_block_rows(n_basis, n_features)
+
+
 class MomentsPass:
     """Moments of the rows of a part, fold by fold."""
 
     def __init__(
         self, features: RadialFeatures, reading: Reading, *, targets: Targets, n_rows: int
     ) -> None:
-        n_basis = features.n_basis
+        n_basis, xp = features.n_basis, features.xp
         self.reading = reading
         self._features, self._threads = features, blas_threads()
-        self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._scratch = Scratch(len(self._buffer), features.basis.shape[1])
+        shape, p = (min(reading.block_rows, n_rows), n_basis), features.basis.shape[1]
+        check_sums_fit(features.basis, reading.n_folds, 8 * shape[0] * (n_basis + 4 * p))
+        self._buffer = xp.empty(shape)
+        self._scratch = Scratch(len(self._buffer), p, xp=xp)
         self._targets = targets
-        self._of_folds = [MomentSums(n_basis, targets.n_targets) for _ in range(reading.n_folds)]
+        n_targets = targets.n_targets
+        self._of_folds = [MomentSums(n_basis, n_targets, xp=xp) for _ in range(reading.n_folds)]
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
@@ -370,9 +384,9 @@ class MomentsPass:
 
 
 def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
-    features, params = read_features(run), run.chosen_params
+    features, params = read_features(run).on_device(), run.chosen_params
     reading = Reading(
-        block_rows=block_rows(features.n_basis),
+        block_rows=rows_of_block(features.basis),
         weighting=RowWeights.of(dataset, params),
         n_folds=run.n_folds,
         seed=params.random_state,

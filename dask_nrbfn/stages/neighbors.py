@@ -177,6 +177,8 @@ def decided_search(run: Run) -> NeighborSearch:
 def plan_search(context: FitContext) -> NeighborSearch:
     """Return the search of a new fit, with every "auto" resolved by rows and memory."""
     dataset, params, engine = context.dataset.of_labelled(), context.params, context.engine
+    if engine.device == "gpu" and params.neighbors == "auto" and not dataset.is_sparse:
+        params = replace(params, neighbors="exact")
     threads, by_confidence = engine.threads, context.tried.by_confidence
     n_candidates = requested_candidates(params, dataset) if by_confidence else None
     if n_candidates is not None or not by_confidence:

@@ -132,7 +132,10 @@ class FitSizes:
             k=context.params.n_neighbors,
             row_values=row_values,
             width=dataset.row_width,
-            process_bytes=max(worker_bytes(search.method), process_bytes(l1=any(kinds))),
+            process_bytes=max(
+                worker_bytes(search.method),
+                process_bytes(l1=any(kinds), gpu=context.engine.device == "gpu"),
+            ),
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else tried.n_ridges,
             penalty_axes=max(penalty_named(name).n_axes for name in tried.all_penalties),

@@ -139,7 +139,11 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
 
 
 def _solve(run: Run) -> dict[str, Any]:
-    chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
+    chosen, moments = Ridge.in_params(run.chosen_params), read_moments(run)
+    plain = chosen == Ridge("weights", chosen.alpha) and run.chosen_params.prune is None
+    if plain and run.tuning is None:
+        moments = moments.on_device()
+    system = full_system(run, moments).at(read_places(run))
     if run.tuning is None:
         solution = system.solve(chosen.alpha)
     else:

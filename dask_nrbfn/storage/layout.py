@@ -9,6 +9,9 @@ from typing import Self
 _DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
 _DEFAULT_MAX_PARTS = 64
 
+# Writing the sums takes as long on a GPU as on a CPU, and summing a thirtieth of the time.
+_GPU_PART_ROWS = 32 * _DEFAULT_PART_ROWS
+
 # Chunks of the arrays with one row per row of X. The upper limit keeps the memory of a task
 # independent of n: 20 neighbours of 4,096 rows are 640 KiB. A part is a whole number of chunks, and
 # has enough of them that all parts are about equally large.
@@ -18,6 +21,10 @@ _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 # their full rate; more rows only touch more memory in every task.
 _BLOCK_ELEMENTS = 2**24
 _MAX_BLOCK_ROWS = 2048
+
+# The same on a GPU: 2 GiB.
+_GPU_BLOCK_ELEMENTS = 2**28
+_GPU_BLOCK_ROWS = 8192
 
 # Elements of a block of plain rows: 32 MiB. With fewer rows the calls take longer than the work.
 _NARROW_ELEMENTS = 2**22
@@ -36,9 +43,12 @@ class PartLayout:
     chunk_rows: int
 
     @classmethod
-    def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
+    def of(
+        cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1, gpu: bool = False
+    ) -> Self:
         """Return the layout of a number of parts."""
-        share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
+        n_parts = n_parts or default_parts(n_rows, n_workers, gpu=gpu)
+        share = max(1, -(-n_rows // n_parts))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:
             chunk_rows = max(-(-share // _CHUNKS_OF_PART), _MIN_CHUNK_ROWS)
@@ -57,13 +67,14 @@ class PartLayout:
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
 
 
-def default_parts(n_rows: int, n_workers: int = 1) -> int:
-    """Return the default number of parts, the same for up to 64 workers.
+def default_parts(n_rows: int, n_workers: int = 1, *, gpu: bool = False) -> int:
+    """Return the default number of parts, the same for up to 64 workers; fewer on a GPU.
 
     >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
     (4, 64, 100)
     """
-    parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
+    few = max(n_rows // _GPU_PART_ROWS, n_workers)
+    parts = few if gpu else max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
     return min(parts, max(_DEFAULT_MAX_PARTS, n_workers))
 
 
@@ -91,6 +102,11 @@ def block_rows(n_basis: int) -> int:
     The number depends on nothing else, so sums have the same bits on every machine.
     """
     return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_basis))
+
+
+def gpu_block_rows(n_basis: int, n_features: int) -> int:
+    """Return the number of rows of a block on a GPU."""
+    return max(1, min(_GPU_BLOCK_ROWS, _GPU_BLOCK_ELEMENTS // max(n_basis, n_features)))
 
 
 def narrow_block_rows(row_values: float) -> int:

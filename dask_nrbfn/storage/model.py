@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
+from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.kernels import kernel_named
@@ -161,6 +162,7 @@ class Model:
         buffer: Floats | None = None,
         scratch: Floats | None = None,
         threads: int = 1,
+        features: RadialFeatures | None = None,
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
@@ -177,6 +179,8 @@ class Model:
             The same for the centred rows of an array.
         threads : int
             Threads of the elementwise steps.
+        features : RadialFeatures, optional
+            `self.features` on another device, where `buffer` and `scratch` are too. Without cells.
 
         Returns
         -------
@@ -189,8 +193,10 @@ class Model:
         """
         check_columns(X.shape[1], self.n_features)
         if self.cells is None:
-            scores = self.features.weighted_sums(
-                X, self.weights, buffer=buffer, scratch=scratch, threads=threads
+            scores: Floats = to_host(
+                (features or self.features).weighted_sums(
+                    X, self.weights, buffer=buffer, scratch=scratch, threads=threads
+                )
             )
         else:
             scores = self._scores_of_cells(self.cells, X, buffer=buffer, threads=threads)

@@ -131,6 +131,7 @@ class Run:
         tuning: TuneParams | None = None,
         *,
         n_workers: int = 1,
+        gpu: bool = False,
         embeds: bool = False,
     ) -> Self:
         """Open the run at `location`, or begin it; an old run must be of the same fit."""
@@ -139,9 +140,9 @@ class Run:
             run = cls.open(location)
             run._check_same(dataset, params, tuning, embeds)
             return run
-        layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
-        n_labelled = dataset.of_labelled().n_rows
-        labelled = PartLayout.of(n_labelled, params.n_parts, n_workers=n_workers)
+        where: dict[str, Any] = {"n_workers": n_workers, "gpu": gpu}
+        layout = PartLayout.of(dataset.n_rows, params.n_parts, **where)
+        labelled = PartLayout.of(dataset.of_labelled().n_rows, params.n_parts, **where)
         attributes = {
             "run_id": uuid.uuid4().hex,
             "params": params.to_dict(),
@@ -155,7 +156,7 @@ class Run:
             "n_classes": dataset.n_classes,
             "target_names": dataset.target_names,
             "schema": None if dataset.schema is None else dataset.schema.to_dict(),
-            "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
+            "n_parts": params.n_parts or default_parts(dataset.n_rows, **where),
             **asdict(layout),
             "environment": dict(environment),
             **{"decisions": {}, "stages": {}, "versions": []},

@@ -2,12 +2,15 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
+from dask_nrbfn.numeric import device
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import PROGRAM, succeed
+from tests.cli.program import PROGRAM, refuse, succeed
+from tests.stand_in_gpu import StandInGpu
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6)
@@ -31,6 +34,29 @@ def test_fit__starts_a_cluster_only_for_workers(data, tmp_path, monkeypatch):
     succeed("fit", data.location, tmp_path / "limited", *FIT, "--memory", "1GiB")
     with pytest.raises(ClusterStartedError):
         succeed("fit", data.location, tmp_path / "other", *FIT, "--workers", 1)
+
+
+def test_device__of_fit_predict_and_evaluate(data, tmp_path, monkeypatch):
+    stand_in = StandInGpu()
+    monkeypatch.setattr(device, "open_gpu", lambda: stand_in)
+    monkeypatch.setattr("dask_nrbfn.engine.connection.open_gpu", lambda: stand_in)
+    run, out = tmp_path / "run", tmp_path / "out.zarr"
+    for command in (("fit", data.location, run, *FIT), ("predict", run, data.location, out)):
+        succeed(*command, "--device", "gpu")
+        assert stand_in.uploads
+        stand_in.uploads.clear()
+    succeed("evaluate", run, data.location, "--device", "gpu")
+    assert stand_in.uploads
+    assert Run.open(run).stages["moments"]["device"] == "gpu"
+
+
+def test_device__without_cupy(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    device.open_gpu.cache_clear()
+    problem, fix = refuse("fit", data.location, tmp_path / "run", *FIT, "--device", "gpu")
+    assert problem.startswith("--device is gpu, but CuPy cannot be imported")
+    assert fix.startswith("Leave --device out")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ from tests.engine.processes import free_port
         ),
         ({"workers": -1}, "workers is -1. Give an integer of at least 0."),
         ({"threads": 0}, "threads is 0. Give an integer of at least 1."),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"device": "gpu", "workers": 2}, "workers is 2, but one process uses the GPU."),
         ({"memory": "much"}, "memory is 'much'. Give bytes with a unit: 4GiB."),
         ({"memory": "4 GiBs"}, "memory is '4 GiBs'. Give bytes with a unit: 4GiB."),
         ({"memory": ""}, "memory is ''."),

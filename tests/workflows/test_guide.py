@@ -26,6 +26,7 @@ PREFIX = "workflows/guide/pages/"
 NOT_RUN = {
     "`.ci/run` and test_examples.py run it",
     "installs packages",
+    "needs a GPU",
     "needs Kubernetes",
     "needs openpyxl",
     "needs Slurm",

@@ -1,0 +1,408 @@
+"""The GPU of a task: copies to and from it, and the operations that numpy's names do not reach.
+
+Within `on_gpu` blocks of rows, sums and systems can be CuPy arrays. numpy's operators, elementwise
+functions and reductions dispatch on the type of an array, so `numeric` is written once; what makes
+an array uses `array_module`. CuPy is imported here only, and only for a task that asks for a GPU.
+
+All numbers stay float64, except the products that find candidates of neighbours. A result is that
+of the CPU up to rounding.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import cache
+from threading import Lock
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import MemoryBudgetError, ParameterError
+from dask_nrbfn.numeric.types import Floats
+
+Result = TypeVar("Result")
+Device = Literal["cpu", "gpu"]
+
+_NO_GPU = "Leave `device` out to use the CPU, or "
+
+# Pinned memory through which arrays come back and large arrays go, which is ten times as fast as
+# without. Smaller arrays get pinned buffers of their own from CuPy, and are copied while the GPU
+# still computes.
+_STAGED_BYTES, _PINNED_BYTES, _COPIERS = 2**25, 2**26, 8
+
+_SOURCE = r"""
+// Sums of |x - g| of a tile of 64 rows and 64 columns; every thread adds 4 x 4 of them.
+extern "C" __global__ void absolute_sums(
+    const double* rows, const double* columns, double* out, int n, int r, int p, double factor) {
+  __shared__ double a[16][65], b[16][65];
+  int tx = threadIdx.x, ty = threadIdx.y, t = ty * 16 + tx;
+  int i0 = blockIdx.y * 64, j0 = blockIdx.x * 64;
+  double sums[4][4] = {};
+  for (int k0 = 0; k0 < p; k0 += 16) {
+    for (int e = t; e < 64 * 16; e += 256) {
+      int i = e / 16, k = e % 16;
+      a[k][i] = (i0 + i < n && k0 + k < p) ? rows[(size_t)(i0 + i) * p + k0 + k] : 0.0;
+      int j = e % 64, l = e / 64;
+      b[l][j] = (j0 + j < r && k0 + l < p) ? columns[(size_t)(k0 + l) * r + j0 + j] : 0.0;
+    }
+    __syncthreads();
+    for (int k = 0; k < 16; k++)
+      for (int v = 0; v < 4; v++)
+        for (int w = 0; w < 4; w++) sums[v][w] += fabs(a[k][ty + 16 * v] - b[k][tx + 16 * w]);
+    __syncthreads();
+  }
+  for (int v = 0; v < 4; v++)
+    for (int w = 0; w < 4; w++) {
+      int i = i0 + ty + 16 * v, j = j0 + tx + 16 * w;
+      double s = sums[v][w];
+      if (i < n && j < r) out[(size_t)i * r + j] = factor == 0.0 ? s : factor * (s * s);
+    }
+}
+
+// The place of an element of an upper triangle: earlier rows have r, r - 1, ... elements.
+__device__ size_t place_of(size_t row, size_t column, size_t r) {
+  return row * r - row * (row - 1) / 2 + column - row;
+}
+extern "C" __global__ void unpack(const double* packed, double* matrix, int r) {
+  size_t i = blockIdx.y, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (j < r) matrix[i * r + j] = packed[i < j ? place_of(i, j, r) : place_of(j, i, r)];
+}
+extern "C" __global__ void pack(const double* matrix, double* packed, int r, int first) {
+  size_t i = first + blockIdx.y, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i <= j && j < r) packed[place_of(i, j, r) - place_of(first, first, r)] = matrix[i * r + j];
+}
+
+// Places of the k least finite values of a row, by value and place; one block of threads a row.
+// A thread knows the next value of its own places, and reads them again when it was the least.
+template <typename T> __device__ void least_of_row(
+    const T* values, long long* places, int n, int k, T infinite) {
+  const T* row = values + (size_t)blockIdx.x * n;
+  __shared__ T group_value[32];
+  __shared__ int group_place[32];
+  int t = threadIdx.x, place = -1, n_groups = blockDim.x / 32;
+  T value = infinite;
+  for (int j = t; j < n; j += blockDim.x)
+    if (row[j] < value) { value = row[j]; place = j; }
+  for (int q = 0; q < k; q++) {
+    T v = value;
+    int at = place;
+    for (int round = 0; round < 2; round++) {
+      for (int step = 16; step; step /= 2) {
+        T other = __shfl_down_sync(0xffffffffu, v, step);
+        int other_at = __shfl_down_sync(0xffffffffu, at, step);
+        if (other < v || (other == v && (unsigned)other_at < (unsigned)at)) {
+          v = other;
+          at = other_at;
+        }
+      }
+      if (round == 0) {
+        if (t % 32 == 0) { group_value[t / 32] = v; group_place[t / 32] = at; }
+        __syncthreads();
+        v = t < n_groups ? group_value[t % 32] : infinite;
+        at = t < n_groups ? group_place[t % 32] : -1;
+      } else if (t == 0) {
+        places[(size_t)blockIdx.x * k + q] = at;
+        group_value[0] = v;
+        group_place[0] = at;
+      }
+    }
+    __syncthreads();
+    T won = group_value[0];
+    int won_at = group_place[0];
+    __syncthreads();
+    if (won_at >= 0 && won_at % blockDim.x == t) {
+      value = infinite;
+      place = -1;
+      for (int j = t; j < n; j += blockDim.x) {
+        T next = row[j];
+        if ((next > won || (next == won && j > won_at)) && next < value) {
+          value = next;
+          place = j;
+        }
+      }
+    }
+  }
+}
+extern "C" __global__ void least_float32(const float* v, long long* out, int n, int k) {
+  least_of_row<float>(v, out, n, k, __int_as_float(0x7f800000));
+}
+extern "C" __global__ void least_float64(const double* v, long long* out, int n, int k) {
+  least_of_row<double>(v, out, n, k, __longlong_as_double(0x7ff0000000000000ll));
+}
+"""
+
+
+class Gpu:
+    """One GPU by CuPy. Arrays of its methods are contiguous, on the GPU, and float64 unless said.
+
+    A copy to the GPU waits for the copy before, so a reader is at most one block ahead of the GPU.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+        import cupyx
+        from cupy.cuda import cublas, cusolver, device
+
+        self.xp: Any = cupy
+        self._cublas, self._cusolver, self._handles = cublas, cusolver, device
+        self._staging, self._one_copy = cupyx.empty_pinned(_STAGED_BYTES, np.uint8), Lock()
+        self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix="copy")
+        self._kernels = cupy.RawModule(code=_SOURCE)
+        self._copied: Any = None
+
+    @property
+    def errors(self) -> type[Exception]:
+        """The error of an allocation that does not fit."""
+        return self.xp.cuda.memory.OutOfMemoryError  # type: ignore[no-any-return]
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of memory that this process could still allocate."""
+        unused = self.xp.get_default_memory_pool().free_bytes()
+        return int(self.xp.cuda.runtime.memGetInfo()[0]) + int(unused)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of memory of the GPU."""
+        return int(self.xp.cuda.runtime.memGetInfo()[1])
+
+    def release(self) -> None:
+        """Give memory back that no array uses."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """Return a copy of an array of the host; rows in CSR become an array."""
+        if hasattr(array, "toarray"):
+            array = array.toarray()
+        if self._copied is not None:
+            self._copied.synchronize()
+        stream = self.xp.cuda.get_current_stream()
+        if array.nbytes <= _PINNED_BYTES:
+            copy = self.xp.asarray(array)
+        else:
+            copy = self.xp.empty(array.shape, array.dtype)
+            there, here = copy.reshape(-1), np.ascontiguousarray(array).reshape(-1)
+            size = _STAGED_BYTES // here.itemsize
+            for start in range(0, len(here), size):
+                part = here[start : start + size]
+                with self._one_copy:
+                    staged = self._staging[: part.nbytes].view(part.dtype)
+                    self._copy(part, staged)
+                    there[start : start + size].set(staged)
+                    stream.synchronize()
+        self._copied = stream.record()
+        return copy
+
+    def download(self, array: Any) -> NDArray[Any]:
+        """Return a copy on the host."""
+        copy = np.empty(array.shape, array.dtype)
+        self._fetch(array.reshape(-1), copy.reshape(-1))
+        return copy
+
+    def _fetch(self, array: Any, copy: NDArray[Any]) -> None:
+        """Fill an array (m,) of the host through pinned memory."""
+        size = _STAGED_BYTES // copy.itemsize
+        for start in range(0, len(copy), size):
+            part = copy[start : start + size]
+            with self._one_copy:
+                staged = self._staging[: part.nbytes].view(part.dtype)
+                array[start : start + size].get(out=staged)
+                self._copy(staged, part)
+
+    def _copy(self, source: NDArray[Any], target: NDArray[Any]) -> None:
+        """Copy an array (m,) in threads: new memory is slow until it has been touched."""
+        size = -(-len(source) // _COPIERS)
+        parts = [slice(a, a + size) for a in range(0, len(source), max(size, 1))]
+        list(self._copiers.map(lambda part: np.copyto(target[part], source[part]), parts))
+
+    def row_products(self, A: Any, B: Any, out: Any) -> None:
+        """Write ``A @ B.T`` (m, n) to `out`."""
+        # In Fortran's order all arrays are transposed: out.T = B A.T.
+        self._gemm(B, self._cublas.CUBLAS_OP_T, A, self._cublas.CUBLAS_OP_N, 0.0, out)
+
+    def add_products(self, sums: Any, A: Any, B: Any) -> None:
+        """Add ``A.T @ B`` to `sums` (m, n)."""
+        self._gemm(B, self._cublas.CUBLAS_OP_N, A, self._cublas.CUBLAS_OP_T, 1.0, sums)
+
+    def _gemm(self, B: Any, first: int, A: Any, second: int, beta: float, sums: Any) -> None:
+        (m, n), inner = sums.shape, B.shape[1 if first == self._cublas.CUBLAS_OP_T else 0]
+        one, scale = np.array(1.0), np.array(beta)
+        pointers = (_pointer(B), B.shape[1], _pointer(A), A.shape[1])
+        if not sums.size or not inner:
+            sums *= beta
+            return
+        self._cublas.dgemm(
+            self._handles.get_cublas_handle(),
+            *(first, second, n, m, inner, one.ctypes.data, *pointers),
+            *(scale.ctypes.data, _pointer(sums), n),
+        )
+
+    def add_gram(self, sums: Any, A: Any) -> None:
+        """Add the upper triangle of ``A.T @ A`` to `sums` (r, r)."""
+        n_rows, r = A.shape
+        one = np.array(1.0)
+        self._cublas.dsyrk(
+            self._handles.get_cublas_handle(),
+            *(self._cublas.CUBLAS_FILL_MODE_LOWER, self._cublas.CUBLAS_OP_N, r, n_rows),
+            *(one.ctypes.data, _pointer(A), r, one.ctypes.data, _pointer(sums), r),
+        )
+
+    def factor(self, matrix: Any) -> bool:
+        """Replace the upper triangle of a matrix (r, r) by its Cholesky factor; False if none."""
+        handle, r = self._handles.get_cusolver_handle(), len(matrix)
+        lower, failed = self._cublas.CUBLAS_FILL_MODE_LOWER, self.xp.empty(1, np.int32)
+        size = self._cusolver.dpotrf_bufferSize(handle, lower, r, _pointer(matrix), r)
+        space = self.xp.empty(size)
+        self._cusolver.dpotrf(
+            handle, lower, r, _pointer(matrix), r, _pointer(space), size, failed.data.ptr
+        )
+        return int(failed[0]) == 0
+
+    def solve(self, factor: Any, right: Any) -> None:
+        """Replace `right` (K, r) by ``right @ matrix^-1``."""
+        n_right, r = right.shape
+        self._cusolver.dpotrs(
+            self._handles.get_cusolver_handle(),
+            *(self._cublas.CUBLAS_FILL_MODE_LOWER, r, n_right, _pointer(factor), r),
+            *(_pointer(right), r, self.xp.empty(1, np.int32).data.ptr),
+        )
+
+    def absolute_sums(self, rows: Any, columns: Any, out: Any, factor: float) -> None:
+        """Write ``sum_l |x_l - g_l|`` of rows (b, p) and columns (p, r), or ``f s^2``, to `out`."""
+        (n, p), r = rows.shape, columns.shape[1]
+        blocks, sizes = (-(-r // 64), -(-n // 64)), map(np.int32, (n, r, p))
+        assert all(_pointer(array) or not array.size for array in (rows, columns, out))
+        arguments = (rows, columns, out, *sizes, np.float64(factor))
+        self._kernels.get_function("absolute_sums")(blocks, (16, 16), arguments)
+
+    def pack(self, matrix: Any) -> Floats:
+        """Return the upper triangle of a matrix (r, r), row by row, on the host."""
+        r, start = len(matrix), 0
+        packed = np.empty(r * (r + 1) // 2)
+        n_rows = max(1, _STAGED_BYTES // (8 * r))
+        for first in range(0, r, n_rows):
+            rows = range(first, min(first + n_rows, r))
+            triangle = self.xp.empty(sum(r - row for row in rows))
+            self._kernels.get_function("pack")(
+                *((-(-r // 256), len(rows)), (256,)),
+                (matrix, triangle, np.int32(r), np.int32(first)),
+            )
+            self._fetch(triangle, packed[start : start + triangle.size])
+            start += triangle.size
+        return packed
+
+    def unpack(self, packed: Any, r: int) -> Any:
+        """Return the symmetric matrix (r, r) whose upper triangle, row by row, is `packed`."""
+        matrix = self.xp.empty((r, r))
+        self._kernels.get_function("unpack")(
+            (-(-r // 256), r), (256,), (packed, matrix, np.int32(r))
+        )
+        return matrix
+
+    def least(self, values: Any, count: int) -> Any:
+        """Return the places of the least values of each row, (b, count), by value; -1 for none."""
+        places = self.xp.empty((len(values), count), np.int64)
+        kernel = self._kernels.get_function(f"least_{values.dtype}")
+        sizes = np.int32(values.shape[1]), np.int32(count)
+        kernel((len(values),), (512,), (values, places, *sizes))
+        return places
+
+
+def _pointer(array: Any) -> int:
+    if array.dtype != np.float64 or not array.flags.c_contiguous:
+        raise TypeError(f"cuBLAS needs contiguous float64, not {array.dtype} {array.strides}.")
+    return int(array.data.ptr)
+
+
+@cache
+def open_gpu() -> Gpu:
+    """Return the GPU of this process, or raise ParameterError."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise ParameterError(
+            f"`device` is gpu, but CuPy cannot be imported ({error}).",
+            f'{_NO_GPU}run pip install "dask-nrbfn[cuda13]" (cuda12 for CUDA 12).',
+        ) from error
+    try:
+        cupy.cuda.runtime.getDevice()
+        return Gpu()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise ParameterError(
+            f"`device` is gpu, but CUDA finds no GPU ({error}).",
+            f"{_NO_GPU}start the workers where nvidia-smi lists one.",
+        ) from error
+
+
+_gpu_of_task: ContextVar[Gpu | None] = ContextVar("gpu", default=None)
+
+
+def on_gpu(task: Callable[..., Result], *arguments: Any) -> Result:
+    """Return ``task(*arguments)``, whose blocks may be computed on the GPU."""
+    gpu = open_gpu()
+    before = _gpu_of_task.set(gpu)
+    try:
+        return task(*arguments)
+    except gpu.errors as error:
+        raise MemoryBudgetError(
+            f"the GPU has {gpu.total_bytes / 2**30:.1f} GiB, which is too little ({error}).",
+            "Lower `basis_size`, or leave `device` out. Started again, the run goes on where it "
+            "stopped.",
+        ) from None
+    finally:
+        _gpu_of_task.reset(before)
+        gpu.release()
+
+
+def active_gpu() -> Gpu | None:
+    """Return the GPU of this task, None on the CPU."""
+    return _gpu_of_task.get()
+
+
+def gpu_of(array: Any) -> Gpu | None:
+    """Return the GPU that holds an array; None for other arrays and rows in CSR."""
+    if isinstance(array, np.ndarray):
+        return None
+    gpu = active_gpu()
+    return gpu if gpu is not None and isinstance(array, gpu.xp.ndarray) else None
+
+
+def array_module(array: Any) -> Any:
+    """Return the module that makes arrays where an array is: numpy or CuPy."""
+    gpu = gpu_of(array)
+    return np if gpu is None else gpu.xp
+
+
+def beside(array: Any, other: Any) -> Any:
+    """Return an array, or None, where the other array is."""
+    gpu = gpu_of(other)
+    return array if gpu is None or array is None or gpu_of(array) else gpu.upload(array)
+
+
+def to_device(array: Any) -> Any:
+    """Return a copy of an array on the GPU of this task; without a GPU the array itself."""
+    gpu = active_gpu()
+    return array if gpu is None or array is None else gpu.upload(array)
+
+
+def to_host(array: Any) -> Any:
+    """Return a copy of an array of the GPU; any other array itself."""
+    gpu = gpu_of(array)
+    return array if gpu is None else gpu.download(array)
+
+
+def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
+    """Raise MemoryBudgetError if the GPU that holds a basis (r, p) cannot hold its sums too."""
+    gpu, n_basis = gpu_of(basis), basis.shape[0]
+    if gpu is None:
+        return
+    needed, free = 8 * n_folds * n_basis**2 + block_bytes, gpu.free_bytes
+    if needed > free:
+        most = int((max(free - block_bytes, 0) / (8 * n_folds)) ** 0.5)
+        folds = f" in {n_folds} folds" if n_folds > 1 else ""
+        raise MemoryBudgetError(
+            f"the sums of {n_basis:,} basis rows{folds} take {needed / 2**30:.1f} GiB (8 bytes "
+            f"times their square) with a block of rows, and the GPU has {free / 2**30:.1f} GiB.",
+            f"Lower `basis_size` to at most {most:,}, or leave `device` out.",
+        )

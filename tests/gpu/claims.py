@@ -1,0 +1,246 @@
+"""What holds on a GPU, and on the stand-in of one: the result of the CPU up to rounding."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
+from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.numeric import device
+from dask_nrbfn.numeric.distances import BasisDistances, placed
+from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.products import (
+    factor_in_place,
+    frobenius_norm,
+    row_products,
+    solve_in_place,
+)
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(alpha=1e-4, n_neighbors=6, random_state=1)
+CPU, GPU = InlineEngine(), InlineEngine(device="gpu")
+
+FITS = {
+    "neighbours of all rows": PARAMS,
+    "neighbours of candidates": replace(PARAMS, candidates=150),
+    "in partitions": replace(PARAMS, n_partitions=3, neighbors="exact"),
+    "plain": replace(PARAMS, basis="random", basis_size=40, features="plain"),
+    "l1": replace(PARAMS, kernel="laplace-l1", basis="random", basis_size=40),
+    "matern": replace(PARAMS, kernel="matern52", scale="standard", n_parts=2),
+    "unit": replace(PARAMS, scale="unit", basis="kmeans", basis_size=30),
+    "clusters": replace(
+        PARAMS, basis="kmeans", basis_size=30, penalty="clusters", features="plain"
+    ),
+}
+
+
+def agrees(found, wanted, tolerance=1e-9):
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+def scores_agree(X, run, other):
+    one, another = (Scorer(Model.load(each.location)).table(X) for each in (run, other))
+    agrees(one, another)
+
+
+def fit_agrees(params, *, numbers=False):
+    X, y = surfaces(300) if numbers else spirals(300)
+    own = {"target": y.reshape(len(y), -1)} if numbers else {"y": y}
+    dataset = write_table(MemoryStore(), X.astype(np.float32), **own)
+    runs = [fit_dataset(dataset, MemoryStore(), params, engine) for engine in (GPU, CPU)]
+    assert np.array_equal(*(run.read("basis/values") for run in runs))
+    agrees(*(run.stages["width"]["width"] for run in runs))
+    scores_agree(X, *runs)
+    assert [run.stages["weights"]["device"] for run in runs] == ["gpu", "cpu"]
+
+
+def tuning_agrees():
+    """Sums of folds and neighbours are computed on the GPU, everything else on the CPU."""
+    X, y = spirals(300)
+    dataset = write_table(MemoryStore(), X, y)
+    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5,))
+    runs = [tune_dataset(dataset, MemoryStore(), PARAMS, tuning, each) for each in (GPU, CPU)]
+    scores_agree(X, *runs)
+
+
+def predictions_agree():
+    X, y = spirals(300)
+    dataset = write_table(MemoryStore(), X, y)
+    run = fit_dataset(dataset, MemoryStore(), PARAMS, CPU)
+    stores = [MemoryStore(), MemoryStore()]
+    for store, engine in zip(stores, (GPU, CPU), strict=True):
+        predict_dataset(run.location, dataset, store, engine)
+    of_gpu, of_cpu = (zarr.open_group(store, mode="r") for store in stores)
+    agrees(of_gpu["scores"][:], of_cpu["scores"][:])
+    evaluations = [evaluate_dataset(run.location, dataset, engine) for engine in (GPU, CPU)]
+    assert np.array_equal(*(each.confusion for each in evaluations))
+
+
+def run_goes_on(caplog):
+    """A run that was begun on the CPU is finished on the GPU."""
+    X, y = spirals(300)
+    dataset, place = write_table(MemoryStore(), X, y), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, PARAMS, CountingEngine(0, label="moments"))
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        run = fit_dataset(dataset, place, PARAMS, GPU)
+    assert "goes on with device=gpu" in caplog.text
+    assert [run.stages[name]["device"] for name in ("width", "moments")] == ["cpu", "gpu"]
+    scores_agree(X, run, fit_dataset(dataset, MemoryStore(), PARAMS, CPU))
+
+
+def neighbours_agree(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((500, 7)).astype(np.float32)
+    if kind == "repeated":
+        rows[:200] = rows[200]
+    elif kind == "on a grid":
+        rows = np.round(rows)
+    elif kind == "far":
+        rows = rows.astype(np.float64) + 1e7
+    wanted = nearest_rows(rows, rows[:300], count=9)
+    found = device.on_gpu(lambda: nearest_rows(rows, rows[:300], count=9))
+    agrees(found.distances, wanted.distances, 1e-12)
+    if kind == "drawn":
+        assert np.array_equal(found.indices, wanted.indices)
+
+
+def activations_agree(kernel, kind):
+    """Also of rows that lie so far away that all exponentials underflow."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((70, 5)) * 10.0 ** rng.integers(-1, 8, (70, 1))
+    basis, weights = rng.standard_normal((30, 5)), rng.standard_normal((3, 30))
+    scaling = Scaling.from_statistics(kind, ColumnStatistics.from_block(basis))
+    features = RadialFeatures.from_basis(scaling.apply(basis), 0.7, scaling, kernel=kernel)
+
+    def compute():
+        own = features.on_device()
+        assert own.xp is not np
+        results = own.activations(X), own.weighted_sums(X, weights)
+        return [device.to_host(each) for each in results]
+
+    for found, wanted in zip(
+        device.on_gpu(compute),
+        (features.activations(X), features.weighted_sums(X, weights)),
+        strict=True,
+    ):
+        agrees(found, wanted)
+
+
+def distances_agree(*, l1):
+    rng = np.random.default_rng(3)
+    X, basis, weights = (
+        rng.standard_normal((130, 21)),
+        rng.standard_normal((67, 21)),
+        rng.random(130),
+    )
+
+    def compute(own, nearest):
+        distances = BasisDistances.from_basis(own, None, l1=l1)
+        total = distances.total(X, weights=weights, nearest=nearest)
+        return device.to_host(distances.squared(X)), total
+
+    ours, theirs = np.empty(130, np.intp), np.empty(130, np.intp)
+    squared, total = device.on_gpu(lambda: compute(placed(basis, None)[0], ours))
+    wanted, wanted_total = compute(basis, theirs)
+    agrees(squared, wanted)
+    assert total == pytest.approx(wanted_total, rel=1e-12)
+    assert np.array_equal(ours, theirs)
+
+
+def system_of(moments, n_classes):
+    return RidgeSystem.of(moments, ClassTargets(n_classes), normalized=True)
+
+
+def sums_agree():
+    rng = np.random.default_rng(4)
+    Phi = rng.random((90, 40))
+    T = ClassTargets(3).bordered(rng.integers(0, 3, 90))
+    wanted = Moments.from_block(Phi, T)
+
+    def compute():
+        sums = MomentSums(40, 3, xp=device.active_gpu().xp)
+        for rows in (slice(0, 50), slice(50, 90)):
+            sums.add(device.to_device(Phi[rows]), T[rows])
+        return sums.moments()
+
+    found = device.on_gpu(compute)
+    for name, values in wanted.arrays().items():
+        agrees(getattr(found, name), values)
+    solved = system_of(wanted, 3).solve(1e-6)
+    ours = device.on_gpu(lambda: system_of(wanted.on_device(), 3).solve(1e-6))
+    agrees(ours.weights, solved.weights, 1e-8)
+    assert ours.reciprocal_condition == pytest.approx(solved.reciprocal_condition, rel=1e-6)
+
+
+def systems_agree():
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal((60, 80))
+    B, right = A @ A.T, rng.standard_normal((2, 60))
+
+    def compute():
+        X, matrix = device.to_device(A), device.to_device(B)
+        product, norm = device.to_host(row_products(X, X)), frobenius_norm(matrix)
+        assert factor_in_place(matrix)
+        solved = right.copy()
+        solve_in_place(matrix, solved)
+        assert not factor_in_place(device.to_device(-B))
+        return product, norm, solved
+
+    product, norm, solved = device.on_gpu(compute)
+    agrees(product, B, 1e-13)
+    assert norm == pytest.approx(frobenius_norm(B), rel=1e-13)
+    agrees(solved @ B, right, 1e-10)
+
+
+def singular_is_refused():
+    Phi = np.repeat(np.random.default_rng(6).random((50, 10)), 2, axis=1)
+    moments = Moments.from_block(Phi, np.ones((50, 2)))
+    with pytest.raises(IllConditionedError, match="singular"):
+        device.on_gpu(lambda: system_of(moments.on_device(), 1).solve(1e-18))
+
+
+def memory_is_a_budget(allocate):
+    with pytest.raises(MemoryBudgetError, match="Lower basis_size"):
+        device.on_gpu(allocate)
+    with pytest.raises(MemoryBudgetError, match="sums of 400,000 basis rows take"):
+        device.on_gpu(lambda: device.check_sums_fit(device.to_device(np.zeros((400_000, 1))), 1, 0))
+
+
+CLAIMS = {
+    **{f"fit, {name}": partial(fit_agrees, params) for name, params in FITS.items()},
+    "fit of numbers": partial(fit_agrees, FITS["plain"], numbers=True),
+    "tuning": tuning_agrees,
+    "predictions": predictions_agree,
+    **{
+        f"neighbours, {kind}": partial(neighbours_agree, kind)
+        for kind in ("drawn", "repeated", "on a grid", "far")
+    },
+    **{
+        f"activations, {kernel}, {kind}": partial(activations_agree, kernel, kind)
+        for kernel in ("gaussian", "laplacian", "matern32", "laplace-l1")
+        for kind in ("none", "standard", "unit")
+    },
+    **{f"distances, l1={l1}": partial(distances_agree, l1=l1) for l1 in (False, True)},
+    "sums": sums_agree,
+    "systems": systems_agree,
+    "singular": singular_is_refused,
+}
+"""Each claim by its name, as a call that checks it."""

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric import device
+from tests.gpu import claims
+from tests.stand_in_gpu import GpuArray, OutOfMemoryError, StandInGpu
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """The stand-in, whose arrays refuse every implicit copy to the host."""
+    stand_in = StandInGpu()
+    monkeypatch.setattr(device, "open_gpu", lambda: stand_in)
+    return stand_in
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS)
+def test_stand_in__agrees_with_the_cpu(claim, gpu):
+    claims.CLAIMS[claim]()
+    assert gpu.uploads
+
+
+def test_stand_in__finishes_a_run_of_the_cpu(caplog):
+    claims.run_goes_on(caplog)
+
+
+def test_stand_in__memory_is_a_budget():
+    def allocate():
+        raise OutOfMemoryError("out of memory")
+
+    claims.memory_is_a_budget(allocate)
+
+
+def test_moments__only_sums_come_back(gpu):
+    claims.fit_agrees(claims.FITS["plain"])
+    # Parts of gram, the products of targets, weights, and scores (b, K) of new rows.
+    assert not [shape for shape in gpu.downloads if shape[0] > 40]
+
+
+def test_arrays__of_the_stand_in_refuse_the_host():
+    array = GpuArray(np.ones(3))
+    for mix in (lambda: array + np.ones(3), lambda: np.asarray(array), lambda: np.ones(3) @ array):
+        with pytest.raises(TypeError):
+            mix()
+
+
+def test_without_gpu__nothing_moves():
+    X = np.ones((2, 3))
+    assert device.to_device(X) is X
+    assert device.to_host(X) is X
+    assert device.beside(X, X) is X
+    assert device.array_module(X) is np
+
+
+def test_open_gpu__without_cupy(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    device.open_gpu.cache_clear()
+    with pytest.raises(ParameterError, match=r"device is gpu, but CuPy.*dask-nrbfn\[cuda13\]"):
+        device.on_gpu(lambda: None)
