@@ -36,10 +36,15 @@ class Advice(NamedTuple):
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
                 # A parameter that has no option of its own is written --set NAME=VALUE.
-                return f"{name}{'=' if ' ' in name else ' '}{quote(found['value'])}"
+                return f"{name}{'=' if ' ' in name else ' '}{_word(found['value'])}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)
+
+
+def _word(text: str) -> str:
+    """Return a text as one word of a shell, as readable as it allows."""
+    return f'"{text}"' if "'" in text and not set('"$`\\!') & set(text) else quote(text)
 
 
 def plural(value: int, name: str) -> str:

@@ -28,8 +28,8 @@ def predict(
 
     RUN is a finished run or a saved model. ROWS is a dataset, or a file, directory or SQL query
     that ingest accepts. Columns are found by name, in any order, and read like the columns that RUN
-    was trained on. OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, columns
-    of ROWS are written instead.
+    was trained on; if a query read those, give one again. OUT is a Zarr group, or a file that ends
+    in .csv or .parquet. With --to, columns of ROWS are written instead.
 
     With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
@@ -133,7 +133,8 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file, directory or SQL query that ingest accepts. Columns are found by
-    name, in any order, and read like the columns that RUN was trained on.
+    name, in any order, and read like the columns that RUN was trained on; if a query read those,
+    give one again.
 
     For classes it prints the most frequent confusions, and the precision, recall, F1 and number of
     rows of each class. --json has the whole confusion, and the reliability, which compares mean

@@ -4,10 +4,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
@@ -92,18 +93,21 @@ def opened_rows(
     unread = () if labelled else ("y", "target", "weights", "unlabelled")
     read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
     recorded = read_as.get("unlabelled")
-    source = open_source(
-        path,
-        schema=_schema_of(trained, labelled=labelled),
-        classes=trained.classes.tolist() if trained.target_names is None else None,
-        spoiled=spoiled,
-        missing_values=missing_values,
-        id=id,
-        storage_options=storage_options,
-        unlabelled=recorded if unlabelled is None else unlabelled,
-        read_as=read_as,
-        **options,
-    )
+    queried = is_query(path) or options.get("sql") is not None
+    recalled = partial(_recalled, None if queried else read_as.pop("sql", None))
+    with recalled():
+        source = open_source(
+            path,
+            schema=_schema_of(trained, labelled=labelled),
+            classes=trained.classes.tolist() if trained.target_names is None else None,
+            spoiled=spoiled,
+            missing_values=missing_values,
+            id=id,
+            storage_options=storage_options,
+            unlabelled=recorded if unlabelled is None else unlabelled,
+            read_as=read_as,
+            **options,
+        )
     schema = source.schema
     names = [name for name in keep if schema is None or name != schema.id]
     carried: Any = getattr(source, "carried", None)
@@ -121,11 +125,25 @@ def opened_rows(
             with suppress(ParameterError):
                 checked_mark(recorded, source.y_dtype, source.target_names)
                 mark = recorded
-        ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
+        with recalled():
+            ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
         name = str(place if is_query(path) else normalize(place))
         dataset = Dataset.open(scratch).named(name)
         unused = tuple(name for name in ignored if name not in keep)
         yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
+
+
+@contextmanager
+def _recalled(sql: str | None) -> Iterator[None]:
+    """Add the query of the training rows, if any, to the remedy of an error about rows."""
+    try:
+        yield
+    except DataError as error:
+        if sql is None:
+            raise
+        problem, remedy = error.args
+        query = f"The training rows were read with `sql`={sql!r}: pass such a query."
+        raise DataError(problem, f"{remedy} {query}") from error
 
 
 def check_nothing_said(place: Any, what: str, **options: Any) -> None:

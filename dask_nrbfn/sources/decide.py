@@ -97,12 +97,14 @@ def _doubt(name: str, cells: Cells, reading: Reading) -> str | None:
     if name in reading.kinds or len(formed) < 2 or len(formed) <= _MOST * len(texts):
         return None
     others = [text for text in texts if not _FORMS.fullmatch(text)][:1]
+    mark = "," if formed[0].rfind(",") > formed[0].rfind(".") else "."
+    digits = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"
     return (
         f"{name} is read as text: it has {formed[0]!r}, which may be a number or a date"
         + "".join(f", but also {other!r}" for other in others)
-        + f". Convert the column, as \"SELECT * REPLACE (replace({name}, ',', '.')::DOUBLE AS "
-        f'{name}) FROM source" or strptime does in SQL; or pass its name in `numeric` or `date`, '
-        "and texts that mark missing values in `missing_values`."
+        + f". Convert numbers by `sql`=\"SELECT * REPLACE (replace({digits}, ',', '.')::DOUBLE AS "
+        f'{name}) FROM source", and dates by strptime. Pass texts that mark missing values in '
+        "`missing_values`, and the name of a column of codes in `categorical`."
     )
 
 

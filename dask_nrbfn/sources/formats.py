@@ -87,8 +87,9 @@ def open_source(
     check_one_kind("label", reading.label, reading.target)
     module = import_module(f"{__package__}.{FORMATS[name].module}")
     opened: Source = module.open_rows(replace(reading, files=files))
-    if reading.unlabelled is not None:
-        opened.read_as = {**(opened.read_as or {}), "unlabelled": str(reading.unlabelled)}
+    given = {"unlabelled": reading.unlabelled, "sql": query}
+    recorded = {name: str(each) for name, each in given.items() if each is not None}
+    opened.read_as = {**(opened.read_as or {}), **recorded} or None
     return opened
 
 

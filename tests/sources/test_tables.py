@@ -4,9 +4,11 @@ import gzip
 import json
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 
 import duckdb
 import numpy as np
@@ -582,6 +584,9 @@ def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n):
     features(tmp_path / "d.csv", label="y")
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "a is read as text: it has '10,0', which may be a number or a date" in warned[0]
+    query = re.search('sql="(.*) FROM source"', warned[0])[1]
+    dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=f"{query} FROM source")
+    np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
 
 
 @pytest.mark.parametrize("name", ["d.parquet", "d.csv.gz", "d.csv.zst", "d.feather"])
@@ -640,6 +645,19 @@ def test_spoiled__rows_of_a_query(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
+def test_model__of_a_query_names_it_where_rows_do_not_fit(tmp_path):
+    text = "a;y\n" + "".join(f"{row},5 m;{'uv'[row % 2]}\n" for row in range(40))
+    query = "SELECT * REPLACE (replace(replace(a, ' m', ''), ',', '.')::DOUBLE AS a) FROM source"
+    dataset = ingest_text(tmp_path, text, label="y", sql=query)
+    fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=3), InlineEngine())
+    (tmp_path / "new.csv").write_text("a;y\n1,5 m;u\n")
+    read = partial(opened_rows, tmp_path / "new.csv", tmp_path / "run", beside=tmp_path / "out")
+    with pytest.raises(DataError, match=r"'1,5 m' in row 0 .* read with sql=.*::DOUBLE"), read():
+        pass
+    with read(sql=query) as rows:
+        np.testing.assert_array_equal(rows.dataset.X[:], [[1.5]])
+
+
 def test_frames__names_that_differ_only_in_case():
     frame = pd.DataFrame({"a": [1.5, 2], "A": [3, 4.5], "y": ["u", "v"]})
     np.testing.assert_array_equal(rows_of(ingest(frame, label="y")), frame[["a", "A"]])
@@ -653,6 +671,7 @@ def test_types__columns_of_float32_only_are_stored_as_float32():
 
 MEASURE = """
 import sys
+from functools import partial
 from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
