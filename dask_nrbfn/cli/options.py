@@ -217,7 +217,7 @@ def command(
             values |= values.pop("settings", {})
             values = {name: value for name, value in values.items() if value not in (None, ())}
             job.command, job.as_json = function.__name__, values.pop("as_json")
-            job.engine_options = take(values, ENGINE)
+            job.engine_options = take(values, WITH_DEVICE)
             function(job, **_located(values, job.storage_options))
 
         taken = [

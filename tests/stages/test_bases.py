@@ -204,16 +204,12 @@ def test_uniform__rows_below_the_threshold_are_drawn():
     assert draws[0] != draws[1]
 
 
-def test_uniform__is_filled_up_from_beyond_and_says_so(caplog):
+def test_uniform__is_filled_up_from_beyond():
     X, y = spirals(200)
-    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        run = fit(X, y, params_of("sknn", 150, basis_rule="uniform"))
+    run = fit(X, y, params_of("sknn", 150, basis_rule="uniform"))
     confidence, rows = run.read("confidence/values"), run.read("basis/rows")
-    n_below = np.count_nonzero(confidence < 0.9)
+    assert np.count_nonzero(confidence < 0.9) < 150
     assert set(np.flatnonzero(confidence < np.sort(confidence)[149])) <= set(rows)
-    assert f"{n_below} rows are below the threshold 0.9; {150 - n_below} basis rows are " in (
-        caplog.text
-    )
 
 
 def warned(caplog):
@@ -221,10 +217,8 @@ def warned(caplog):
     return warning.getMessage()
 
 
-@pytest.mark.parametrize(
-    ("rule", "said"), [("least-confident", "the least"), ("uniform", "drawn ones")]
-)
-def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule, said):
+@pytest.mark.parametrize("rule", ["least-confident", "uniform"])
+def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule):
     X, y = overlapping(400, 0.4)
     with monkeypatch.context() as patched:
         patched.setattr(dask_nrbfn.fit, "largest_basis", lambda context: 60)
@@ -234,15 +228,12 @@ def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule, said):
     assert (record.n_basis, record.n_below_threshold, record.cap) == (60, n_below, 60)
     expected = fit(X, y, params_of("sknn", 60, basis_rule=rule)).read("basis/rows")
     assert run.read("basis/rows").tolist() == expected.tolist()
-    told = f"{n_below} rows are below the threshold 0.9, but the memory allows only 60 basis "
-    assert told in warned(caplog)
-    assert said in warned(caplog)
+    expected = f"{n_below} rows are below the threshold 0.9, but the memory allows at most 60 basis"
+    assert expected in warned(caplog)
 
 
 def test_sknn__capped_without_a_size(caplog, monkeypatch):
     monkeypatch.setattr(basis_stage, "MOST_FOUND", 40)
     record = BASIS.recorded(fit(*overlapping(400, 0.4), params_of("sknn", None)))
     assert (record.n_basis, record.cap) == (40, 40)
-    told = warned(caplog)
-    assert "without a basis size has at most 40 basis rows: the least" in told
-    assert "are chosen. Give a basis size to choose another number." in told
+    assert "without a size a basis has at most 40 basis rows" in warned(caplog)
