@@ -12,7 +12,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.dtypes import checked_mark
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
-from dask_nrbfn.sources.source import Names
+from dask_nrbfn.sources.source import Names, Source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, scratch_beside
 from dask_nrbfn.storage.location import RemoteLocation, normalize
@@ -110,13 +110,7 @@ def opened_rows(
         )
     schema = source.schema
     names = [name for name in keep if schema is None or name != schema.id]
-    carried: Any = getattr(source, "carried", None)
-    if names and carried is None:
-        raise ParameterError(
-            f"`keep` is given, but {place} is not a table.",
-            "Give a text, Parquet or Arrow file, or leave `keep` out.",
-        )
-    kept = carried(names) if names else None
+    kept = _carried(source, names, place) if names else None
     ignored = () if schema is None else schema.ignored
     with scratch_beside(beside) as scratch:
         mark = unlabelled
@@ -131,6 +125,17 @@ def opened_rows(
         dataset = Dataset.open(scratch).named(name)
         unused = tuple(name for name in ignored if name not in keep)
         yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
+
+
+def _carried(source: Source, names: Sequence[str], place: Any) -> "pa.RecordBatchReader":
+    """Return columns of a table as they were read."""
+    carried: Any = getattr(source, "carried", None)
+    if carried is None:
+        raise ParameterError(
+            f"`keep` is given, but {place} is not a table.",
+            "Give a text, Parquet or Arrow file, or leave `keep` out.",
+        )
+    return carried(names)
 
 
 @contextmanager
