@@ -98,7 +98,7 @@ def predict_scene(
     pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize + 8 * (4 * q + 2)
     held = math.prod(found.steps) * pixel_bytes + activations_bytes(opened)
     held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    engine.expected_bytes = process_bytes(l1=opened.l1) + held
+    engine.expected_bytes = process_bytes(l1=opened.l1, gpu=engine.device == "gpu") + held
     remedy = "Write the scene in smaller chunks"
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
     with (

@@ -143,7 +143,7 @@ def update_run(
     Notes
     -----
     After an error the run is unchanged. An interrupted update of the same rows resumes from its
-    finished parts; if it was stopped after its end, `AlreadyAddedError` says so.
+    finished parts; if it was stopped after its record, its record is returned.
     """
     if forget and max_new_error is not None:
         raise ParameterError(
@@ -155,8 +155,10 @@ def update_run(
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
+        if (record := _finished_before(draft.run, action, dataset)) is not None:
+            return record
         codes = _check_rows(draft, dataset, again=again)
-        stage = f"{_PARTS}{draft.version}-{action}-{dataset.fingerprint}"
+        stage = _stage_of(draft.version, action, dataset)
         engine.begin_stage(_checked_bytes(draft, dataset, engine))
         added = None
         # Forgotten rows leave the range of the targets as it is.
@@ -328,6 +330,20 @@ def _read_base(run: Run, base: str) -> Model:
         raise
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
+
+
+def _stage_of(version: int, action: str, dataset: Dataset) -> str:
+    return f"{_PARTS}{version}-{action}-{dataset.fingerprint}"
+
+
+def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
+    """Return the record of the latest version if its job was killed before it dropped its parts."""
+    records = versions_of(run.attributes)
+    if not records or [each["content"] for each in records[-1]["members"]] != [dataset.content]:
+        return None
+    # The parts are dropped last.
+    has_parts = _stage_of(len(records), action, dataset) in run.group_names(_PARTS)
+    return records[-1] if has_parts else None
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:

@@ -130,9 +130,9 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     options = options or EngineOptions()
     with ExitStack() as stack:
         if client is None and options.run_here:
-            # A limit holds for the libraries that are loaded before it: this call loads BLAS.
             if options.device == "gpu":
                 open_gpu()
+            # A limit holds for the libraries that are loaded before it: this call loads BLAS.
             available = available_threads()
             threads = options.threads or available
             stack.enter_context(threadpool_limits(threads))

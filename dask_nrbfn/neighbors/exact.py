@@ -301,7 +301,9 @@ def _search_by_differences(
             squared_norms(_about(rows[first : first + size], target))
             for first in range(0, n_rows, size)
         ]
-        nearest = np.argsort(np.concatenate(squared), kind="stable")[: count + SPARE]
+        distances, n_listed = np.concatenate(squared), min(count + SPARE, n_rows)
+        near = np.flatnonzero(distances <= np.partition(distances, n_listed - 1)[n_listed - 1])
+        nearest = near[np.argsort(distances[near], kind="stable")][:n_listed]
         listed = measure_neighbors(rows, target, nearest[None])
         found.indices[place], found.distances[place] = (each[0, :count] for each in listed)
 

@@ -24,6 +24,9 @@ from dask_nrbfn.numeric.types import Floats
 Result = TypeVar("Result")
 Device = Literal["cpu", "gpu"]
 
+# Rows of a launch of threads, of which CUDA allows 2^16 - 1.
+_MOST_BLOCKS = 2**15
+
 _NO_GPU = "Leave `device` out to use the CPU, or "
 
 # Pinned memory through which arrays come back and large arrays go, which is ten times as fast as
@@ -64,8 +67,8 @@ extern "C" __global__ void absolute_sums(
 __device__ size_t place_of(size_t row, size_t column, size_t r) {
   return row * r - row * (row - 1) / 2 + column - row;
 }
-extern "C" __global__ void unpack(const double* packed, double* matrix, int r) {
-  size_t i = blockIdx.y, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void unpack(const double* packed, double* matrix, int r, int first) {
+  size_t i = first + blockIdx.y, j = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (j < r) matrix[i * r + j] = packed[i < j ? place_of(i, j, r) : place_of(j, i, r)];
 }
 extern "C" __global__ void pack(const double* matrix, double* packed, int r, int first) {
@@ -295,9 +298,10 @@ class Gpu:
     def unpack(self, packed: Any, r: int) -> Any:
         """Return the symmetric matrix (r, r) whose upper triangle, row by row, is `packed`."""
         matrix = self.xp.empty((r, r))
-        self._kernels.get_function("unpack")(
-            (-(-r // 256), r), (256,), (packed, matrix, np.int32(r))
-        )
+        for first in range(0, r, _MOST_BLOCKS):
+            blocks = -(-r // 256), min(r - first, _MOST_BLOCKS)
+            arguments = (packed, matrix, np.int32(r), np.int32(first))
+            self._kernels.get_function("unpack")(blocks, (256,), arguments)
         return matrix
 
     def least(self, values: Any, count: int) -> Any:
@@ -320,19 +324,30 @@ def open_gpu() -> Gpu:
     """Return the GPU of this process, or raise ParameterError."""
     try:
         import cupy
+        from cupy.cuda.runtime import CUDARuntimeError, getDevice
     except ImportError as error:
-        raise ParameterError(
-            f"`device` is gpu, but CuPy cannot be imported ({error}).",
-            f'{_NO_GPU}run pip install "dask-nrbfn[cuda13]" (cuda12 for CUDA 12).',
-        ) from error
+        raise _not_installed(error) from error
     try:
-        cupy.cuda.runtime.getDevice()
-        return Gpu()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
+        getDevice()
+    except CUDARuntimeError as error:
         raise ParameterError(
             f"`device` is gpu, but CUDA finds no GPU ({error}).",
             f"{_NO_GPU}start the workers where nvidia-smi lists one.",
         ) from error
+    try:
+        gpu = Gpu()
+        # Needs the compiler and the libraries of CUDA, which a driver alone does not have.
+        gpu.least(cupy.zeros((1, 1)), 1)
+    except (ImportError, RuntimeError) as error:
+        raise _not_installed(error) from error
+    return gpu
+
+
+def _not_installed(error: Exception) -> ParameterError:
+    return ParameterError(
+        f"`device` is gpu, but CuPy or a library of CUDA cannot be loaded ({error}).",
+        f'{_NO_GPU}run pip install "dask-nrbfn[cuda13]" (cuda12 for CUDA 12).',
+    )
 
 
 _gpu_of_task: ContextVar[Gpu | None] = ContextVar("gpu", default=None)
@@ -397,12 +412,15 @@ def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
     gpu, n_basis = gpu_of(basis), basis.shape[0]
     if gpu is None:
         return
-    needed, free = 8 * n_folds * n_basis**2 + block_bytes, gpu.free_bytes
+    # The solution needs the packed sums next to the matrix.
+    each = max(8 * n_folds, 12)
+    needed, free = each * n_basis**2 + block_bytes, gpu.free_bytes
     if needed > free:
-        most = int((max(free - block_bytes, 0) / (8 * n_folds)) ** 0.5)
+        most = int((max(free - block_bytes, 0) / each) ** 0.5)
         folds = f" in {n_folds} folds" if n_folds > 1 else ""
         raise MemoryBudgetError(
-            f"the sums of {n_basis:,} basis rows{folds} take {needed / 2**30:.1f} GiB (8 bytes "
-            f"times their square) with a block of rows, and the GPU has {free / 2**30:.1f} GiB.",
+            f"the sums of {n_basis:,} basis rows{folds} take {needed / 2**30:.1f} GiB ({each} "
+            "bytes times their square) with a block of rows, and the GPU has "
+            f"{free / 2**30:.1f} GiB.",
             f"Lower `basis_size` to at most {most:,}, or leave `device` out.",
         )

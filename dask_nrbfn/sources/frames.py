@@ -92,6 +92,12 @@ def arrow_of(values: Any, place: str) -> Any:
     """Return a column of a frame or array as an Arrow array, without categories and float16."""
     import pyarrow as pa
 
+    native = nw.to_native(values, pass_through=True)
+    if hasattr(native, "sparse"):
+        values = np.asarray(native)
+    if isinstance(values, np.ndarray):
+        # Arrow has the order of bytes of the machine.
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         is_column = isinstance(values, nw.Series)
         cells = values.to_arrow() if is_column else pa.array(values, from_pandas=True)
@@ -145,7 +151,9 @@ def labels_of(
     if may_lack or values.dtype.kind == "O" or (dtype is None and values.dtype.kind == "U"):
         values, missing = _of_objects(y, name)
     else:
-        missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+        missing = np.zeros(len(values), bool)
+    if values.dtype.kind == "f":
+        missing = missing | np.isnan(values)
     if values.dtype.kind in "ST":
         values = to_labels(values, name, first_row=first_row).astype(object)
     if not missing.any():
@@ -163,6 +171,10 @@ def _of_objects(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow as pa
 
     cells = arrow_of(y, name)
+    if pa.types.is_string_view(cells.type):
+        cells = cells.cast(pa.string())
+    elif "binary" in str(cells.type):
+        cells = cells.cast(pa.binary())
     missing, given = cells.is_null().to_numpy(zero_copy_only=False), cells.drop_null()
     is_text = cells.type in (pa.string(), pa.large_string())
     if not len(given):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
 from dask_nrbfn.sources.relation import Table, kind_of, literal
@@ -166,9 +168,16 @@ def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
 
 
 def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
-    """Return the statistics of a table from those of its parts, in the first of them."""
+    """Return the statistics of a table from those of its parts, which stay as they are."""
     first, *others = parts
+    first = deepcopy(first)
     for part in others:
         for name, own in first.items():
+            kinds = {each.kind for each in (own, part[name]) if each.n_values}
+            if len(kinds) > 1 and kinds != {"boolean", "number"}:
+                has = " and ".join(sorted(kinds))
+                raise DataError(
+                    f"Column {name!r} has parts of different kinds: {has}.", "Convert the column."
+                )
             own.add(part[name])
     return first

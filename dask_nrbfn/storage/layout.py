@@ -106,7 +106,7 @@ def block_rows(n_basis: int) -> int:
 
 def gpu_block_rows(n_basis: int, n_features: int) -> int:
     """Return the number of rows of a block on a GPU."""
-    return max(1, min(_GPU_BLOCK_ROWS, _GPU_BLOCK_ELEMENTS // max(n_basis, n_features)))
+    return max(1, min(_GPU_BLOCK_ROWS, _GPU_BLOCK_ELEMENTS // max(n_basis, 8 * n_features)))
 
 
 def narrow_block_rows(row_values: float) -> int:

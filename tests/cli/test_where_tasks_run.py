@@ -54,7 +54,7 @@ def test_device__without_cupy(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     device.open_gpu.cache_clear()
     problem, fix = refuse("fit", data.location, tmp_path / "run", *FIT, "--device", "gpu")
-    assert problem.startswith("--device is gpu, but CuPy cannot be imported")
+    assert problem.startswith("--device is gpu, but CuPy or a library of CUDA cannot be loaded")
     assert fix.startswith("Leave --device out")
     assert not (tmp_path / "run").exists()
 

@@ -1,6 +1,8 @@
 """Maps of scenes, in Python and by the command line."""
 
 import json
+import subprocess
+import sys
 
 import fsspec
 import numpy as np
@@ -198,3 +200,26 @@ def test_predict__program_refuses(place, tmp_path):
     ):
         assert message in " ".join(refuse(*arguments))
     assert list(tmp_path.iterdir()) == [netcdf]
+
+
+@pytest.mark.slow
+def test_netcdf__damaged_or_without_an_engine(place, tmp_path):
+    written, out = tmp_path / "scene.nc", tmp_path / "map"
+    scene = drawn_scene((2, 70, 90))[["reflectance"]]
+    scene.to_netcdf(written, engine="h5netcdf", encoding={"reflectance": {"zlib": True}})
+    arguments = ["predict", place / "run", written, out, *OPTIONS]
+    without = (
+        "import sys; sys.modules['h5netcdf'] = sys.modules['netCDF4'] = None; "
+        "from dask_nrbfn.cli import main; main()"
+    )
+    command = [sys.executable, "-c", without, *map(str, arguments)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "installs xarray and h5netcdf" in process.stderr
+    whole = written.read_bytes()
+    middle = len(whole) // 2
+    written.write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
+    assert f"reflectance in {written} cannot be read" in refuse(*arguments)[0]
+    written.write_bytes(whole[:20_000])
+    assert f"{written} cannot be read as a scene of xarray" in refuse(*arguments)[0]
+    assert not out.exists()

@@ -342,3 +342,47 @@ def test_evaluate__labels_and_numbers_are_not_mixed_up(place, of_numbers, new_ro
     numbers = write_table(MemoryStore(), X, target=y.astype(float))
     with pytest.raises(DataError, match="has numeric targets, not labels"):
         evaluate_dataset(place / "run", numbers, InlineEngine())
+
+
+@pytest.mark.slow
+def test_predict__on_a_cluster(tmp_path, place, two_workers):
+    X, y = spirals(9000, seed=1)
+    dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=900)
+    predict_dataset(place / "run", dataset, tmp_path / "here", InlineEngine())
+    predict_dataset(place / "run", dataset, tmp_path / "there", two_workers)
+    here, there = (zarr.open_group(tmp_path / name) for name in ("here", "there"))
+    np.testing.assert_allclose(here["scores"][:], there["scores"][:], rtol=1e-12)
+    inline = evaluate_dataset(place / "run", dataset, InlineEngine())
+    clustered = evaluate_dataset(place / "run", dataset, two_workers)
+    assert inline.confusion == clustered.confusion
+    assert inline.log_loss == pytest.approx(clustered.log_loss, rel=1e-12)
+    wrong = np.array(here["labels"][:].tolist()) != NAMES[y]
+    assert inline.n_errors == wrong.sum()
+    assert inline.error_rate == wrong.mean()
+
+
+def tied_model(place):
+    """Return a model most of whose scores are clipped, or differ by less than float32 shows."""
+    model = Model.load(place / "run")
+    weights = 40 * model.weights
+    weights[2] = weights[1] + 1e-9 * model.weights[0]
+    return replace(model, weights=weights)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_predict__the_largest_probability_written_is_that_of_the_label(
+    tmp_path, place, new_rows, suffix
+):
+    X, _ = new_rows
+    tied_model(place).save(model_place := MemoryStore())
+    out = tmp_path / f"out{suffix}"
+    dataset = write_table(MemoryStore(), X, chunk_rows=70)
+    predict_dataset(model_place, dataset, out, InlineEngine(), probabilities=True, scores=True)
+    frame = READERS[suffix](out)
+    labels = NAMES[tied_model(place).scores(X).argmax(axis=1)]
+    assert frame["prediction"].tolist() == labels.tolist()
+    for name in ("probability", "score"):
+        written = frame[[f"{name}_{label}" for label in NAMES]].to_numpy()
+        assert NAMES[written.argmax(axis=1)].tolist() == labels.tolist()
+    clipped = np.clip(tied_model(place).scores(X), 0, 1)
+    assert (NAMES[clipped.argmax(axis=1)] != labels).sum() > 10

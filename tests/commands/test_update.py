@@ -287,26 +287,26 @@ def test_update_run__cannot_forget_everything(run, rows):
     assert describe(run.location)["version"] == 0
 
 
-@pytest.mark.parametrize("forget", [False, True])
-def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatch, forget):
-    if forget:
+@pytest.mark.parametrize("option", [None, "forget", "again"])
+def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatch, option):
+    options, kept = {} if option is None else {option: True}, [rows[0]]
+    if options:
         update(stored, rows[1])
     expected = describe(stored.location)["version"] + 1
 
-    def die(run, prefix):
+    def die(run, *names):
         raise StoppedError
 
     with monkeypatch.context() as patched:
         patched.setattr(Run, "drop_groups", die)
         with pytest.raises(StoppedError):
-            update(stored, rows[1], forget=forget)
-    again = "has forgotten the rows of" if forget else "holds the rows of"
-    with pytest.raises((AlreadyAddedError, DataError), match=again):
-        update(stored, rows[1], forget=forget)
-    assert describe(stored.location)["version"] == expected
-    assert_moments(stored, *table_of(rows[: 2 - forget]))
-    update(stored, rows[2])
+            update(stored, rows[1], **options)
+    record = update(stored, rows[1], **options)
+    assert record["version"] == describe(stored.location)["version"] == expected
     assert not [*Path(stored.location).glob("update-*")]
+    kept += {None: [rows[1]], "forget": [], "again": [rows[1], rows[1]]}[option]
+    assert_moments(stored, *table_of(kept))
+    update(stored, rows[2])
 
 
 class BusyEngine(InlineEngine):

@@ -6,13 +6,15 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.frames import labels_of, plain_rows
+from dask_nrbfn.sources.dtypes import NO_LABEL
+from dask_nrbfn.sources.frames import labels_of
 
 N = 12
 TRUTH = np.arange(N) % 3 == 0
@@ -136,8 +138,30 @@ def test_frame__missing_value_of_a_nullable_column_is_no_number():
 
 def test_frame__sparse_columns_of_pandas_are_numbers():
     frame = pd.DataFrame({"a": pd.arrays.SparseArray([0, 1.5]), "y": pd.arrays.SparseArray([0, 1])})
-    assert plain_rows(frame[["a"]]).tolist() == [[0.0], [1.5]]
-    assert labels_of(frame["y"]).stored().tolist() == [0, 1]
+    dataset = ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
+    assert (dataset.X[:].tolist(), dataset.y[:].tolist()) == ([[0.0], [1.5]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        pa.array([1.0, np.nan, 2.0]),
+        np.ma.masked_array([1.0, 9.0, 2.0], [0, 1, 0]),
+        np.ma.masked_array([1.0, np.nan, 2.0], [0, 0, 0]),
+        np.ma.masked_array(np.array([1, 9, 2], ">i4"), [0, 1, 0]),
+        pd.Series(pd.arrays.SparseArray([1.0, np.nan, 2.0])),
+    ],
+)
+def test_labels__gaps_of_any_array(y):
+    assert labels_of(y, "").stored().tolist() == [1, NO_LABEL, 2]
+    with pytest.raises(DataError, match="y has no label in row 1"):
+        labels_of(y)
+
+
+@pytest.mark.parametrize("of", [pa.string_view(), pa.large_binary(), pa.binary(1), pa.binary()])
+def test_labels__text_and_bytes_of_arrow(of):
+    texts = ["a", "b"] if of == pa.string_view() else [b"a", b"b"]
+    assert labels_of(pa.array(texts, of)).stored().tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
