@@ -185,7 +185,7 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
                 leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
                 check_model(run, context.engine, leaves)
                 return
-            _run_stage(missing[0], run, context, check_still_locked)
+            run_stage(missing[0], run, context, check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
@@ -210,7 +210,7 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     run.drop(*names)
 
 
-def _run_stage(
+def run_stage(
     stage: Stage, run: Run, context: FitContext, check_still_locked: Callable[[], None]
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost."""

@@ -268,8 +268,9 @@ def ingest_arrays(
     if hasattr(X, "to_delayed"):
         rows: Any
         rows, schema = rows_and_schema(X, missing, schema)
+        y, weights, numbers = map(_lazy, (y, weights, target))
         labels: Any = None if y is None else dask_labels(y, unlabelled)
-        numbers = None if target is None else dask_numbers(as_columns(target), "target")
+        numbers = None if numbers is None else dask_numbers(as_columns(numbers), "target")
         source: Source = DaskRows(rows, labels, weights, numbers)
         source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
     else:
@@ -457,6 +458,15 @@ class DaskRows(ArrayRows):
             for column in (y, None if weights is None else weights.astype(FLOAT64))
         )
         return zip(blocks, *columns, strict=True)
+
+
+def _lazy(column: Any) -> Any:
+    """Return an array in memory as a dask array, and dask collections unchanged."""
+    import dask.array as da
+
+    if column is None or hasattr(column, "to_delayed"):
+        return column
+    return da.asarray(np.asarray(column))
 
 
 def dask_numbers(X: Any, name: str) -> "da.Array":

@@ -42,10 +42,10 @@ def main() -> None:
         run = start_run(f"{scratch}/run.zarr", context)
         stages = stages_of_run(run)
         for earlier in stages[: stages.index(MOMENTS)]:
-            run_stage(earlier, run, context)
+            run_stage(earlier, run, context, lambda: None)
         rates, seconds = [floor(run, engine)], []
         for repeated in copies(run, options.repeats, scratch):
-            run_stage(MOMENTS, repeated, context)
+            run_stage(MOMENTS, repeated, context, lambda: None)
             seconds.append(repeated.stages["moments"]["seconds"])
             rates.append(floor(run, engine))
         print(f"workers: {engine.n_workers}, threads of each: {engine.threads}")
