@@ -63,7 +63,7 @@ BUDGETS = {
     "engine": (880, 8),
     "sources": (2907, 15),
     "stages": (6093, 15),
-    "commands": (3929, 12),
+    "commands": (3939, 12),
     "estimators": (1662, 8),
     "report": (949, 7),
     "cli": (1264, 9),
