@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import canonical, dense, is_scipy
+from dask_nrbfn.numeric.rows import canonical, dense, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.arrays import ArrayRows
@@ -265,14 +265,12 @@ def ingest_arrays(
         If `location` exists and is not to be replaced.
     """
     check_one_kind("y", y, target)
+    labels, are_boolean = (None, False) if y is None else stored_labels(y, unlabelled)
+    numbers = None if target is None else numbers_of(as_columns(target), "target")
     if hasattr(X, "to_delayed"):
         rows: Any
         rows, schema = rows_and_schema(X, missing, schema)
-        y, weights, numbers = map(_lazy, (y, weights, target))
-        labels: Any = None if y is None else dask_labels(y, unlabelled)
-        numbers = None if numbers is None else dask_numbers(as_columns(numbers), "target")
         source: Source = DaskRows(rows, labels, weights, numbers)
-        source.boolean_labels = y is not None and plain_dtype(y.dtype).kind == "b"
     else:
         from dask_nrbfn.sources.tables import schema_of, stored_rows
 
@@ -281,11 +279,8 @@ def ingest_arrays(
             rows = stored_rows(X, schema)
         else:
             rows = canonical(X) if is_scipy(X) else plain_rows(X)
-        given = None if y is None else labels_of(y, unlabelled)
-        numbers = None if target is None else plain_rows(as_columns(target), "target")
-        labels = None if given is None else given.stored(unlabelled)
         source = ArraySource(rows, labels, weights, numbers)
-        source.boolean_labels = given is not None and given.are_boolean
+    source.boolean_labels = are_boolean
     source.schema = schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
@@ -460,27 +455,18 @@ class DaskRows(ArrayRows):
         return zip(blocks, *columns, strict=True)
 
 
-def _lazy(column: Any) -> Any:
-    """Return an array in memory as a dask array, and dask collections unchanged."""
-    import dask.array as da
-
-    if column is None or hasattr(column, "to_delayed"):
-        return column
-    return da.asarray(np.asarray(column))
-
-
-def dask_numbers(X: Any, name: str) -> "da.Array":
-    """Return the numbers of a dask frame, and dask arrays unchanged."""
-    if not hasattr(X, "columns"):
-        return X
-    return X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
+def numbers_of(X: Any, name: str) -> Any:
+    """Return the numbers of a frame, also of dask; dask arrays unchanged."""
+    if hasattr(X, "map_partitions"):
+        return X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
+    return X if hasattr(X, "to_delayed") else plain_rows(X, name)
 
 
 def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
     """Return the rows of a dask collection as numbers, or as a schema encodes them, (n, c)."""
     if schema is not None:
         return _stored(X, schema)
-    rows = dask_numbers(X, "X")
+    rows = numbers_of(X, "X")
     if rows.ndim != 2 or 0 in rows.shape[1:]:
         raise DataError(
             f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
@@ -536,8 +522,11 @@ def _no_rows(X: Any) -> Any:
     return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
 
 
-def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":
-    """Return labels (n,) as `Labels.stored` of each block."""
+def stored_labels(y: Any, unlabelled: Mark | None = None) -> tuple[Any, bool]:
+    """Return `Labels.stored` (n,), of dask collections lazily, and whether labels are boolean."""
+    if not hasattr(y, "to_delayed"):
+        own = labels_of(y, unlabelled)
+        return own.stored(unlabelled), own.are_boolean
     import dask.array as da
 
     # Dask warns when it turns extension types of pandas into object arrays.
@@ -546,7 +535,8 @@ def dask_labels(y: Any, unlabelled: Mark | None = None) -> "da.Array":
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
     meta = np.empty((0,) * labels.ndim, dtype=dtype)
-    return da.map_blocks(_block_labels, labels, dtype, unlabelled, dtype=dtype, meta=meta)
+    stored = da.map_blocks(_block_labels, labels, dtype, unlabelled, dtype=dtype, meta=meta)
+    return stored, given.kind == "b"
 
 
 def _block_labels(
@@ -567,6 +557,11 @@ def _block_labels(
 
 
 def _counted(values: Any) -> "da.Array":
-    """Return a dask array with known lengths."""
+    """Return a dask array with known lengths of a collection or an array in memory."""
+    import dask.array as da
+
+    if not hasattr(values, "to_delayed"):
+        # Dask cannot divide text by its bytes.
+        return da.from_array(np.asarray(unmasked(values)), chunks=-1)
     array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
     return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array

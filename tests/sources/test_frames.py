@@ -213,3 +213,24 @@ def test_dask_labels__row_is_that_of_the_whole_table():
     labels = da.from_array(np.array(["a"] * 9 + [None], dtype=object), 4)
     with pytest.raises(DataError, match="y has no label in row 9"):
         ingest_arrays(da.zeros((10, 2), chunks=5), labels, MemoryStore())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"y": pd.Series(["a", None, "b"] * 3)},
+        {"y": np.ma.masked_equal([0, 1, 2] * 3, 2)},
+        {"target": pd.DataFrame({"p": [0, 1, None] * 3}, dtype="Int64")},
+        {"y": [True, False, True] * 3, "weights": pd.Series(range(1, 10))},
+    ],
+)
+def test_ingest_arrays__columns_in_memory_next_to_dask_rows(columns):
+    X, y = np.arange(18.0).reshape(9, 2), columns.pop("y", None)
+    unlabelled = None if "weights" in columns else "nan"
+    here, there = (
+        ingest_arrays(rows, y, MemoryStore(), **columns, unlabelled=unlabelled, chunk_rows=2)
+        for rows in (X, da.from_array(X, 4))
+    )
+    assert there.fingerprint == here.fingerprint
+    assert there.classes.tolist() == here.classes.tolist()
+    assert there.n_unlabelled == here.n_unlabelled == 3 * (unlabelled is not None)
