@@ -14,7 +14,6 @@ from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
-from dask_nrbfn.storage.location import normalize
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -63,7 +62,7 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         dataset = Dataset.open(location)
         n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
         found = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
-        return {"kind": "dataset", **_figures(dataset), **found}
+        return {"kind": "dataset", **describe_dataset(dataset), **found}
     describers: dict[str, Callable[[], dict[str, Any]]] = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
         "run": lambda: _with_cells(describe_run(Run.open(location)), location),
@@ -76,8 +75,6 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
 
 def problems_of(dataset: Dataset) -> list[str]:
     """Return the problems that reading every chunk of a dataset finds, one line each."""
-    # A view, such as that of `of_labelled`, is checked as it is stored.
-    dataset = Dataset.open(normalize(dataset.location))
     problems, summaries = [], []
     for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
         try:
@@ -95,10 +92,6 @@ def problems_of(dataset: Dataset) -> list[str]:
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the sizes of a dataset."""
-    return _figures(dataset)
-
-
-def _figures(dataset: Dataset) -> dict[str, Any]:
     counts = {"classes": dataset.classes.tolist(), "class_counts": dataset.class_counts.tolist()}
     return {
         "n_rows": dataset.n_rows,

@@ -49,9 +49,9 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
     return column_names(as_columns(target))
 
 
-def has_kinds(X: Any, name: str = "X") -> bool:
+def has_kinds(X: Any) -> bool:
     """Return whether a frame has columns that are neither numeric nor boolean by type."""
-    frame = as_frame(X, name)
+    frame = as_frame(X)
     types = () if frame is None else frame.schema.values()
     return not all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
 
