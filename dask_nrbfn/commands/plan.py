@@ -204,7 +204,7 @@ def measure_rates(context: FitContext) -> Rates:
 
 
 def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Return the rates of this process, measured on one or two chunks of a labelled dataset."""
+    """Return the rates of this process, measured on the first chunk of a dataset."""
     dataset = Dataset.open(location)
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
     reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))

@@ -358,7 +358,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
             f"the run {run} holds the rows of {dataset.location} already.",
             "Add each row once. To remove rows, use forget.",
         )
-    if draft.action == FORGET and (held < 0 or (known and held == 0)):
+    if draft.action == FORGET and known and held <= 0:
         raise DataError(
             f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",

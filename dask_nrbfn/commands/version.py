@@ -273,7 +273,7 @@ def _figures_of_rows(
 
 
 def _changed(moments: Moments, new: Moments, *, forget: bool) -> Moments:
-    """Return moments with, or less, those of some rows, in place; exactly 0 if no rows are left."""
+    """Add or subtract the moments of some rows in place; return exactly 0 if no rows are left."""
     before = moments.total_weight
     if not forget:
         moments += new

@@ -172,7 +172,7 @@ def open_rows(reading: Reading) -> ArrayRows:
 
 
 def named_roles(reading: Reading, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of each role: as given, or else as before."""
+    """Return the name of each role: as given, or else as in `before`."""
     if reading.y or reading.target:
         before = {role: name for role, name in before.items() if role not in ("y", "target")}
     return {role: name for role in _ROLES if (name := getattr(reading, role) or before.get(role))}

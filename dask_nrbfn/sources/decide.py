@@ -86,7 +86,7 @@ def _reason_against(name: str, cells: Cells, reading: Reading) -> str | None:
     many = f"more than {MOST_TEXTS}" if cells.texts is None else f"{len(cells.texts)}"
     return (
         f"{many} different texts in {cells.n_values} rows look like ids or free text. Pass "
-        f"`categorical`={name!r} to use them as a feature, `numeric` or `date` if they are some."
+        f"`categorical`={name!r} to use them as a feature, `numeric` or `date` to convert them."
     )
 
 

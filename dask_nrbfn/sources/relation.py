@@ -143,7 +143,7 @@ class Table:
 
 
 def ran(connection: Any, call: Callable[[], Any]) -> Any:
-    """Return what DuckDB returns; a signal interrupts it, which it may not see itself for long."""
+    """Return the result of a call of DuckDB; a signal interrupts the call at once."""
     if connection is None:
         return call()
     with ThreadPoolExecutor(1) as thread:
@@ -185,7 +185,7 @@ def connected() -> duckdb.DuckDBPyConnection:
         }
     )
     weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
-    # A bar would be printed among the output of commands; times must not hang on the machine.
+    # A bar would be printed among the output of commands; times must not depend on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
     # This optimizer assumes that Parquet files have no NaN.
     connection.execute("SET disabled_optimizers = 'statistics_propagation'")
@@ -394,7 +394,7 @@ def _path(file: File) -> str:
 def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:
     """Return the SQL of a list of files, which a connection can read then."""
     if files[0].is_remote:
-        # What is not there, or not served, is named here.
+        # Raises an error if the file does not exist or is not served.
         files[0].open().close()
         _register(connection, files[0])
     return f"[{', '.join(map(_path, files))}]"

@@ -82,7 +82,7 @@ class Cells:
     times: the first and the last time of day of dates, as shares of a day.
     texts: number of rows with each text; None for more than 65,536 texts.
     n_numbers: number of rows with a text that is a number without leading zeros.
-    bins: counts of the numbers or dates, where they were asked for.
+    bins: counts of the numbers or dates, if medians are needed.
     """
 
     kind: Kind

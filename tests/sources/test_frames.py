@@ -114,12 +114,11 @@ def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, for
 @pytest.mark.parametrize("lazy", [False, True])
 def test_frame__column_that_makes_no_features_is_named(lazy):
     frame = pd.DataFrame({"a": np.arange(N) * 1.0, "lasts": pd.to_timedelta(np.arange(N), "h")})
-    labels, take = np.arange(N) % 2, ingest_arrays
+    labels = np.arange(N) % 2
     if lazy:
         frame, labels = dd.from_pandas(frame, npartitions=2), da.from_array(labels, 6)
-        take = ingest_arrays
     with pytest.raises(DataError, match=r"Column 'lasts' of X has type INTERVAL.*Leave the co"):
-        take(frame, labels, MemoryStore())
+        ingest_arrays(frame, labels, MemoryStore())
     with pytest.raises(DataError, match="Column 'lasts' of X has type INTERVAL"):
         NRBFNClassifier(n_neighbors=2).fit(frame, labels)
 
