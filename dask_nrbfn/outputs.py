@@ -51,14 +51,9 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
     """Raise ParameterError if a local path, links followed, is inside a Zarr group or array."""
     for parent in Path(os.path.realpath(path)).parents:
         if any(os.path.lexists(parent / name) for name in _ZARR_NAMES):
-            raise inside_group(path, parent)
-
-
-def inside_group(place: object, group: object) -> ParameterError:
-    """Return the error for a place inside a group."""
-    return ParameterError(
-        f"{place} is inside the Zarr group {group}.", "Give a path outside the group."
-    )
+            raise ParameterError(
+                f"{path} is inside the Zarr group {parent}.", "Give a path outside the group."
+            )
 
 
 @contextmanager

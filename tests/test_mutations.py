@@ -135,7 +135,7 @@ def uses(place, name):
 
 
 def check_data(sound, place, harm):
-    """What is learnt from a dataset is what it was, or `check` says why nothing can be."""
+    """What is learnt from a dataset is what it was, or `inspect --verify` says why not."""
     checked, out, err = run("inspect", "--verify", place / "data")
     assert "problem            none" in out if checked == 0 else "problem  " in out or err
     refused(*run("inspect", place / "data")[::2])

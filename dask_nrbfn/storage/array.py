@@ -99,10 +99,6 @@ class ChunkedRows:
             most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
         )
 
-    def read(self, start: int = 0, stop: int | None = None) -> Rows:
-        """Return rows, (stop - start, p)."""
-        raise NotImplementedError
-
 
 def chunked(rows: "Stored") -> ChunkedRows:
     """Return the sizes of stored rows (n, p)."""
@@ -287,9 +283,10 @@ def _layout_checksum(array: Array | AsyncArray) -> str:
 
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``."""
-    if isinstance(array, ChunkedRows):
-        return array.read(start, stop)
-    return run_in_zarr(_read(array.async_array, start, stop))
+    if isinstance(array, zarr.Array):
+        return run_in_zarr(_read(array.async_array, start, stop))
+    assert isinstance(array, SparseArray | ReferencedRows), "a placeholder has no rows"
+    return array.read(start, stop)
 
 
 async def _read(array: AsyncArray, start: int, stop: int | None) -> NDArray[Any]:

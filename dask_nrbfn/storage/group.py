@@ -27,38 +27,16 @@ from dask_nrbfn.errors import (
     NRBFNError,
     RunBusyError,
 )
-from dask_nrbfn.outputs import (
-    check_path_outside_groups,
-    disk_errors_named,
-    full_disk_named,
-)
+from dask_nrbfn.outputs import check_path_outside_groups, disk_errors_named, full_disk_named
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.local import (
-    MOVED,
-    DirectoryStore,
-    flush,
-    flush_tree,
-    replace_path,
-)
+from dask_nrbfn.storage.local import MOVED, DirectoryStore, flush, flush_tree, replace_path
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
 from dask_nrbfn.storage.location import local_path, real_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
-from dask_nrbfn.storage.remote import (
-    NotMovedError,
-    move_group,
-    occupied,
-    open_store,
-    remove_tree,
-)
-from dask_nrbfn.storage.strict import (
-    StrictStore,
-    check_sealed,
-    metadata_named,
-    sealed,
-    write_group,
-)
+from dask_nrbfn.storage.remote import NotMovedError, move_group, occupied, open_store, remove_tree
+from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed, write_group
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""

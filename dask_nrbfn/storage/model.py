@@ -368,7 +368,6 @@ class Model:
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
         attributes = attributes_of(group)
-
         arrays: dict[str, Any] = {name: read_stored(group, name) for name in attributes["arrays"]}
         if arrays["classes"].dtype.kind == "T":
             arrays["classes"] = np.asarray(arrays["classes"].tolist())

@@ -54,21 +54,9 @@ from dask_nrbfn.storage.group import (
     replacing_group,
     update_record,
 )
-from dask_nrbfn.storage.layout import (
-    PartLayout,
-    default_parts,
-    is_part_of,
-    part_name,
-    parts_in,
-)
+from dask_nrbfn.storage.layout import PartLayout, default_parts, is_part_of, part_name, parts_in
 from dask_nrbfn.storage.location import local_path, remote
-from dask_nrbfn.storage.strict import (
-    check_sealed,
-    make_groups,
-    metadata_named,
-    sealed,
-    write_group,
-)
+from dask_nrbfn.storage.strict import check_sealed, make_groups, metadata_named, sealed, write_group
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -258,7 +246,9 @@ class Run:
     @property
     def chosen_params(self) -> FitParams:
         """`params` with the values that the tuning has chosen so far."""
-        return replace(self.params, **self._chosen)
+        chosen = self._chosen
+        # A copy is checked again.
+        return replace(self.params, **chosen) if chosen else self.params
 
     @property
     def remaining_tuning(self) -> TuneParams | None:

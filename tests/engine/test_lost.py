@@ -128,7 +128,7 @@ def test_run__interrupted(request, begun, tmp_path, where, signal_number):
         env=os.environ | ENVIRONMENT,
         stderr=subprocess.PIPE,
     )
-    wait_until(lambda: any(begun.iterdir()))
+    wait_until(lambda: any(begun.iterdir()), process=job)
     job.send_signal(signal_number)
     job.communicate(timeout=PATIENCE_S)
     assert job.returncode in (-signal_number, 128 + signal_number, 1)

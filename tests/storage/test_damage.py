@@ -17,9 +17,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    open_group,
-)
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import (

@@ -14,11 +14,7 @@ from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows,
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
-from tests.storage.written import (
-    table,
-    text,
-    write_dataset,
-)
+from tests.storage.written import table, text, write_dataset
 
 DTYPES = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 

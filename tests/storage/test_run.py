@@ -6,11 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.errors import (
-    DamagedDataError,
-    DamagedResultError,
-    MissingDataError,
-)
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run

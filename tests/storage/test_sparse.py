@@ -14,11 +14,7 @@ from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.array import (
-    get_stored,
-    read_rows,
-    write_values,
-)
+from dask_nrbfn.storage.array import get_stored, read_rows, write_values
 from dask_nrbfn.storage.dataset import Dataset
 from tests.storage.written import flips
 

@@ -10,11 +10,7 @@ import zarr
 
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.chunks import (
-    create_dataset_arrays,
-    finish_dataset,
-    write_chunk,
-)
+from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group
 from dask_nrbfn.storage.model import Model
