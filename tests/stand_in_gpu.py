@@ -1,4 +1,4 @@
-"""A GPU without one: numpy behind arrays that refuse to meet arrays of the host, as CuPy's do."""
+"""A stand-in for a GPU: numpy arrays that, like CuPy's, cannot be mixed with arrays of the host."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from dask_nrbfn.numeric.device import Gpu
 
 
 class GpuArray(NDArrayOperatorsMixin):
-    """An array that becomes an array of the host only by `StandInGpu.download`."""
+    """An array that only `StandInGpu.download` copies to the host."""
 
     def __init__(self, values):
         self.values = np.asarray(values)
@@ -94,7 +94,7 @@ class OutOfMemoryError(MemoryError):
 
 
 class StandInGpu(Gpu):
-    """Records the shapes of what is copied to the host."""
+    """Records the shapes of all copies to and from the host."""
 
     errors, free_bytes, total_bytes = OutOfMemoryError, 2**30, 2**31
 
@@ -108,20 +108,20 @@ class StandInGpu(Gpu):
         array = array.toarray() if hasattr(array, "toarray") else array
         assert isinstance(array, np.ndarray)
         self.uploads.append(array.shape)
-        return GpuArray(array.copy())
+        return GpuArray(array.copy(order="C"))
 
     def download(self, array):
         self.downloads.append(array.shape)
         return array.values.copy()
 
     def row_products(self, A, B, out):
-        np.matmul(A.values, B.values.T, out=contiguous(out))
+        np.matmul(contiguous(A), contiguous(B).T, out=contiguous(out))
 
     def add_products(self, sums, A, B):
-        contiguous(sums)[...] += A.values.T @ B.values
+        contiguous(sums)[...] += contiguous(A).T @ contiguous(B)
 
     def add_gram(self, sums, A):
-        contiguous(sums)[...] += np.triu(A.values.T @ A.values)
+        contiguous(sums)[...] += np.triu(contiguous(A).T @ contiguous(A))
 
     def factor(self, matrix):
         upper = np.triu(contiguous(matrix))
@@ -129,12 +129,12 @@ class StandInGpu(Gpu):
             factor = cholesky(upper + np.triu(upper, 1).T)
         except LinAlgError:
             return False
-        # What is below the diagonal stays.
+        # The lower triangle stays as it is.
         matrix.values[np.triu_indices(len(upper))] = factor[np.triu_indices(len(upper))]
         return True
 
     def solve(self, factor, right):
-        contiguous(right)[...] = cho_solve((np.triu(factor.values), False), right.values.T).T
+        contiguous(right)[...] = cho_solve((np.triu(contiguous(factor)), False), right.values.T).T
 
     def absolute_sums(self, rows, columns, out, factor):
         sums = np.abs(contiguous(rows)[:, :, None] - contiguous(columns)).sum(axis=1)

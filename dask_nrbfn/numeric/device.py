@@ -1,11 +1,11 @@
-"""The GPU of a task: copies to and from it, and the operations that numpy's names do not reach.
+"""The GPU of a task: copies to and from the GPU, and operations that numpy does not have.
 
-Within `on_gpu` blocks of rows, sums and systems can be CuPy arrays. numpy's operators, elementwise
-functions and reductions dispatch on the type of an array, so `numeric` is written once; what makes
-an array uses `array_module`. CuPy is imported here only, and only for a task that asks for a GPU.
+Within `on_gpu`, blocks of rows, sums and systems can be CuPy arrays. numpy's operators, elementwise
+functions and reductions also work on CuPy arrays, so `numeric` is written once; code that makes an
+array uses `array_module`. Only this file imports CuPy, and only for a task that asks for a GPU.
 
-All numbers stay float64, except the products that find candidates of neighbours. A result is that
-of the CPU up to rounding.
+All numbers stay float64, except in the products that find candidates of neighbours. Results are
+those of the CPU up to rounding. "Host" is the memory of the CPU.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,13 @@ from dask_nrbfn.numeric.types import Floats
 Result = TypeVar("Result")
 Device = Literal["cpu", "gpu"]
 
-# Rows of a launch of threads, of which CUDA allows 2^16 - 1.
+# Most rows of a matrix in one launch of threads; CUDA allows 2^16 - 1.
 _MOST_BLOCKS = 2**15
 
 _NO_GPU = "Leave `device` out to use the CPU, or "
 
-# Pinned memory through which arrays come back and large arrays go, which is ten times as fast as
-# without. Smaller arrays get pinned buffers of their own from CuPy, and are copied while the GPU
-# still computes.
+# Arrays are copied through pinned memory of the host, which is ten times as fast as without. Arrays
+# up to `_PINNED_BYTES` go to the GPU through CuPy's own buffers, while the GPU still computes.
 _STAGED_BYTES, _PINNED_BYTES, _COPIERS = 2**25, 2**26, 8
 
 _SOURCE = r"""
@@ -77,7 +76,7 @@ extern "C" __global__ void pack(const double* matrix, double* packed, int r, int
 }
 
 // Places of the k least finite values of a row, by value and place; one block of threads a row.
-// A thread knows the next value of its own places, and reads them again when it was the least.
+// Each thread keeps its least value that is left; when it is taken, the thread finds the next one.
 template <typename T> __device__ void least_of_row(
     const T* values, long long* places, int n, int k, T infinite) {
   const T* row = values + (size_t)blockIdx.x * n;
@@ -175,14 +174,14 @@ class Gpu:
         self.xp.get_default_memory_pool().free_all_blocks()
 
     def upload(self, array: NDArray[Any]) -> Any:
-        """Return a copy of an array of the host; rows in CSR become an array."""
+        """Return a copy of an array on the GPU; rows in CSR become an array."""
         if hasattr(array, "toarray"):
             array = array.toarray()
         if self._copied is not None:
             self._copied.synchronize()
         stream = self.xp.cuda.get_current_stream()
         if array.nbytes <= _PINNED_BYTES:
-            copy = self.xp.asarray(array)
+            copy = self.xp.asarray(array, order="C")
         else:
             copy = self.xp.empty(array.shape, array.dtype)
             there, here = copy.reshape(-1), np.ascontiguousarray(array).reshape(-1)
@@ -362,8 +361,8 @@ def on_gpu(task: Callable[..., Result], *arguments: Any) -> Result:
     except gpu.errors as error:
         raise MemoryBudgetError(
             f"the GPU has {gpu.total_bytes / 2**30:.1f} GiB, which is too little ({error}).",
-            "Lower `basis_size`, or leave `device` out. Started again, the run goes on where it "
-            "stopped.",
+            "Lower `basis_size` in a new run, or start this run again without `device`: it goes on "
+            "where it stopped.",
         ) from None
     finally:
         _gpu_of_task.reset(before)
@@ -384,13 +383,13 @@ def gpu_of(array: Any) -> Gpu | None:
 
 
 def array_module(array: Any) -> Any:
-    """Return the module that makes arrays where an array is: numpy or CuPy."""
+    """Return the module of an array: numpy, or CuPy for an array on the GPU."""
     gpu = gpu_of(array)
     return np if gpu is None else gpu.xp
 
 
 def beside(array: Any, other: Any) -> Any:
-    """Return an array, or None, where the other array is."""
+    """Return an array, or None, copied to the GPU if the other array is there."""
     gpu = gpu_of(other)
     return array if gpu is None or array is None or gpu_of(array) else gpu.upload(array)
 
@@ -402,7 +401,7 @@ def to_device(array: Any) -> Any:
 
 
 def to_host(array: Any) -> Any:
-    """Return a copy of an array of the GPU; any other array itself."""
+    """Return a copy on the host of an array on the GPU; any other array itself."""
     gpu = gpu_of(array)
     return array if gpu is None else gpu.download(array)
 

@@ -103,13 +103,12 @@ def factor_in_place(matrix: Floats) -> bool:
 def solve_in_place(factor: Floats, right: Floats) -> None:
     """Replace `right` (K, r) by ``right @ matrix^-1``; ``2 K r^2`` flops; see `factor_in_place`.
 
-    With a factor on a GPU, `right` may be on the host.
+    Also if the factor is on a GPU, `right` is on the host.
     """
     if (gpu := gpu_of(factor)) is not None:
-        solved = beside(right, factor)
+        solved = gpu.upload(right)
         gpu.solve(factor, solved)
-        if solved is not right:
-            right[...] = to_host(solved)
+        right[...] = gpu.download(solved)
         return
     n_right, r = right.shape
     _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
@@ -167,10 +166,10 @@ def over_strips(
 ) -> list[T]:
     """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
-    An array on a GPU is one strip.
-    The strips depend only on the number of columns, so results have the same bits with any number
-    of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
-    error is raised after all running steps have ended. A step must not call `over_strips`.
+    An array on a GPU is one strip. Other strips depend only on the number of columns, so results
+    have the same bits with any number of threads. numpy's elementwise functions release the
+    interpreter lock. If a step raises, its error is raised after all running steps have ended. A
+    step must not call `over_strips`.
     """
     n_rows, n_columns = array if isinstance(array, tuple) else array.shape
     size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)

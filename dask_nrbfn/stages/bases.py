@@ -1,4 +1,4 @@
-"""What a source of basis rows is, rows in memory, pools to choose from, and rows with neighbours.
+"""Sources of basis rows, rows in memory, pools to choose from, and rows with neighbours.
 
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """

@@ -1,7 +1,7 @@
 """Stage "cells": a tree divides the table into cells, each with its own network."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from operator import add
@@ -22,7 +22,7 @@ from dask_nrbfn.numeric.cell_solution import (
     SolvedCells,
     fit_cell,
 )
-from dask_nrbfn.numeric.cell_tree import CellTree, Members
+from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments
@@ -65,7 +65,6 @@ from dask_nrbfn.stages.context import (
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
@@ -101,7 +100,7 @@ def _fit_cells(
     starts = range(0, run.n_rows, step)
     blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
-    sizes = run_task(engine, count_rows, run, rows, len(blocks), label="cells")
+    sizes = run_task(engine, _count_rows, run, rows, len(blocks), label="cells")
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
     engine.check_budget("cells", held, remedy="Give `cells`=1")
@@ -126,28 +125,19 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
 
 
 def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[int]) -> PartResult:
-    """Store the rows of a block cell by cell, without those of other cells."""
-    (block,) = dataset.blocks(start, stop, stop - start)
-    tree = read_tree(run)
-    members = tree.route(read_scaling(run).apply(block.X)).of_cells(cells)
-    weighting = RowWeights.of(dataset, run.chosen_params)
-    return routed_rows(block, start, members, weighting, n_cells=tree.n_cells)
-
-
-def routed_rows(
-    block: LabelledBlock, start: int, members: Members, weighting: RowWeights, *, n_cells: int
-) -> PartResult:
-    """Return the rows of a block cell by cell, with the number of rows of each as "counts"."""
-    X, targets, own = block
+    """Return the rows of a block cell by cell, and the number of rows of each cell as "counts"."""
+    ((X, targets, own),) = dataset.blocks(start, stop, stop - start)
     assert targets is not None
-    weights = weighting.of_rows(targets, own)
+    tree = read_tree(run)
+    members = tree.route(read_scaling(run).apply(X)).of_cells(cells)
+    weights = RowWeights.of(dataset, run.chosen_params).of_rows(targets, own)
     weights = np.ones(len(targets)) if weights is None else weights
-    rows = TableRows(X, targets, weights, start + np.arange(len(targets))).take(members.rows)
-    counts = np.bincount(members.cells, minlength=n_cells)
+    rows = TableRows(X, targets, weights, np.arange(start, stop)).take(members.rows)
+    counts = np.bincount(members.cells, minlength=tree.n_cells)
     return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=_SLICE_ROWS)
 
 
-def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
+def _count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
     """Store the number of rows of each cell in every block; return the total of each cell."""
     counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
     write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
@@ -155,17 +145,15 @@ def count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
     return sizes
 
 
-def cell_pieces(run: Run, rows: str, cell: int) -> Iterator[TableRows]:
-    """Yield the rows of a cell, block by block."""
+def _read_cell(run: Run, rows: str, cell: int) -> TableRows:
+    """Return all rows of a cell, block after block."""
     counts = run.read(f"{rows}-counts/counts")
-    for block, first, last in pieces_of(counts, cell):
-        arrays = (run.read_part(rows, block, name, first, last) for name in TableRows._fields)
-        yield TableRows(*arrays)
-
-
-def read_cell(run: Run, rows: str, cell: int) -> TableRows:
-    """Return all rows of a cell."""
-    return TableRows.joined([*cell_pieces(run, rows, cell)])
+    return TableRows.joined(
+        [
+            [run.read_part(rows, block, name, first, last) for name in TableRows._fields]
+            for block, first, last in pieces_of(counts, cell)
+        ]
+    )
 
 
 def _table(run: Run, dataset: Dataset, rows: TableRows, basis: Chosen) -> SmallTable:
@@ -183,7 +171,7 @@ def _n_folds(run: Run) -> int:
 
 def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bool) -> PartResult:
     """Fit the network of a cell, and sum the errors on its held-out rows."""
-    of_cell, scaling = read_cell(run, rows, cell), read_scaling(run)
+    of_cell, scaling = _read_cell(run, rows, cell), read_scaling(run)
     n_rows, size = len(of_cell.X), basis_of_cell(run.params)
     params = replace(run.chosen_params, basis_size=size)
     sizes = [(min(size, n_rows), params.basis_rule)]
@@ -309,7 +297,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
-    of_cells = TableRows.joined([read_cell(run, rows, cell) for cell in drawn])
+    of_cells = TableRows.joined([_read_cell(run, rows, cell) for cell in drawn])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
     tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
     assert tuning is not None
@@ -328,9 +316,9 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     )
     order = np.argsort(numbers)
     # The rows of the cells follow those of the sample, in row order.
-    places = np.flatnonzero(table.folds >= judged_folds.start)
-    places = places[places >= len(table.folds) - len(numbers)]
-    judged = own[order][places - (len(table.folds) - len(numbers))]
+    first = len(table.folds) - len(numbers)
+    places = first + np.flatnonzero(table.folds[first:] >= judged_folds.start)
+    judged = own[order][places - first]
     entry_of_cells = reduce(add, _read_judged(run, dataset, fits, len(drawn))).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
     one = JudgedRows(both.losses(scores[places], entry), shares)

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,7 @@ def test_without_gpu__nothing_moves():
 
 def test_open_gpu__without_cupy(monkeypatch):
     monkeypatch.undo()
-    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
     device.open_gpu.cache_clear()
     with pytest.raises(ParameterError, match=r"device is gpu, but CuPy.*dask-nrbfn\[cuda13\]"):
         device.on_gpu(lambda: None)

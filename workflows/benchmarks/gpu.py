@@ -1,4 +1,4 @@
-"""Stages of a fit on a GPU, each beside the CPU of the same machine and beside its floor.
+"""Stages of a fit on a GPU, each compared with the CPU of the same machine and with its floor.
 
     python workflows/benchmarks/gpu.py [FILE.npz] [--rows 4000000] [--basis 2000] [--small]
 
@@ -11,6 +11,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,9 @@ def on_gpu(step: Callable[[], Any]) -> tuple[float, Any]:
     """Return the seconds and the result of a step in a task on the GPU."""
 
     def run() -> tuple[float, Any]:
-        gpu = device.active_gpu()
-        assert gpu is not None
         start = time.perf_counter()
         result = step()
-        gpu.xp.cuda.Device().synchronize()
+        device.open_gpu().xp.cuda.Device().synchronize()
         return time.perf_counter() - start, result
 
     return device.on_gpu(run)
@@ -75,19 +74,28 @@ def drawn(n_rows: int, n_features: int, seed: int = 0) -> tuple[np.ndarray, np.n
     return X.astype(np.float32), y
 
 
-def blocks_of(X: np.ndarray, y: np.ndarray, size: int) -> Iterator[FoldedBlock]:
+def total_distance(X: np.ndarray, basis: np.ndarray, size: int, *, l1: bool = False) -> float:
+    """Return the sum of the distances of rows, in blocks of a size, from all basis rows."""
+    distances, threads = BasisDistances.from_basis(placed(basis, None)[0], l1=l1), blas_threads()
+    starts = range(0, len(X), size)
+    return sum(distances.total(X[start : start + size], threads=threads) for start in starts)
+
+
+def blocks_of(X: np.ndarray, y: np.ndarray, reading: Reading) -> Iterator[FoldedBlock]:
     """Yield the blocks of a table in memory."""
-    for start in range(0, len(X), size):
-        rows, codes = X[start : start + size], y[start : start + size]
+    for start in range(0, len(X), reading.block_rows):
+        rows, codes = (each[start : start + reading.block_rows] for each in (X, y))
         yield fold_block(rows, codes, None, np.zeros(len(rows), np.int64), n_folds=1)
 
 
-def moments(features: RadialFeatures, X: np.ndarray, y: np.ndarray) -> tuple[Moments, float]:
-    """Return the moments of rows, and the seconds in which the sums come back from a GPU."""
+def moments(
+    features: RadialFeatures, blocks: Callable[[Reading], Iterator[FoldedBlock]]
+) -> tuple[Moments, float]:
+    """Return the moments of blocks, and the seconds in which the sums come back from a GPU."""
     own = features.on_device()
     reading = Reading(block_rows=rows_of_block(own.basis), weighting=NO_WEIGHTS)
-    work = MomentsPass(own, reading, targets=ClassTargets(10), n_rows=len(X))
-    for block in blocks_of(X, y, reading.block_rows):
+    work = MomentsPass(own, reading, targets=ClassTargets(10), n_rows=reading.block_rows)
+    for block in blocks(reading):
         work.add(block)
     if own.xp is not np:
         own.xp.cuda.Device().synchronize()
@@ -104,7 +112,7 @@ def products_alone(n_rows: int, r: int) -> float:
 
 
 def fit(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, folder: Path) -> None:
-    """Print the stages of a fit, and return its basis."""
+    """Print the stages of a fit, and its predictions."""
     dataset = ingest_arrays(X, y, folder / "rows")
     for attempt in ("first", "second"):
         start = time.perf_counter()
@@ -134,26 +142,21 @@ def stages(X: np.ndarray, y: np.ndarray, r: int) -> None:
     count = 21
     on_gpu(lambda: nearest_rows(X, X[:5000], count=count))
     gpu_s, _ = on_gpu(lambda: nearest_rows(X, X, count=count))
-    threads = blas_threads()
-    cpu_s = on_cpu(lambda: nearest_rows(X, X[:n_targets], count=count, threads=threads))
+    targets, threads = X[:n_targets], blas_threads()
+    cpu_s = on_cpu(lambda: nearest_rows(X, targets, count=count, threads=threads))
     show(f"exact neighbours of {n} x {X.shape[1]}", gpu_s, cpu_s * n / n_targets)
 
     basis = np.ascontiguousarray(X[:r], dtype=np.float64)
-
-    def width(rows: np.ndarray) -> float:
-        distances = BasisDistances.from_basis(placed(basis, None)[0])
-        return sum(
-            distances.total(b.X, threads=threads) for b in blocks_of(rows, y[: len(rows)], 4096)
-        )
-
-    on_gpu(lambda: width(X[:4096]))
-    gpu_s, total = on_gpu(lambda: width(X))
-    show(f"width, r = {r}", gpu_s, on_cpu(lambda: width(X[:share])) * n / share)
+    on_gpu(lambda: total_distance(X[:share], basis, 4096))
+    gpu_s, total = on_gpu(lambda: total_distance(X, basis, 4096))
+    cpu_s = on_cpu(lambda: total_distance(X[:share], basis, 4096))
+    show(f"width, r = {r}", gpu_s, cpu_s * n / share)
     features = RadialFeatures.from_basis(basis, total / n / r)
-    on_gpu(lambda: moments(features, X[:4096], y[:4096]))
-    gpu_s, (found, copying_s) = on_gpu(lambda: moments(features, X, y))
+    some = partial(blocks_of, X[:share], y[:share])
+    on_gpu(lambda: moments(features, some))
+    gpu_s, (found, copying_s) = on_gpu(lambda: moments(features, partial(blocks_of, X, y)))
     products_alone(8192, r)
-    cpu_s = on_cpu(lambda: moments(features, X[:share], y[:share])) * n / share
+    cpu_s = on_cpu(lambda: moments(features, some)) * n / share
     show(f"moments, r = {r}", gpu_s, cpu_s, products_alone(n, r))
     print(f"  copying and packing the sums {copying_s:.3f} s", flush=True)
 
@@ -174,19 +177,17 @@ def largest(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, 
     """Print moments and solution with a basis that no CPU would try, and the error."""
     some = slice(0, None, 10)
     basis = np.ascontiguousarray(X[:r], dtype=np.float64)
-    distance = (
-        BasisDistances.from_basis(basis[some]).total(X[some]) / len(X[some]) / len(basis[some])
-    )
+    total = total_distance(X[some], basis[some], len(X))
+    distance = total / len(X[some]) / len(basis[some])
     features = RadialFeatures.from_basis(basis, 0.55 * distance, normalized=False)
 
     def learn() -> np.ndarray:
-        found, copying_s = moments(features, X, y)
-        gpu = device.active_gpu()
+        found, copying_s = moments(features, partial(blocks_of, X, y))
         seconds = time.perf_counter() - start
         print(f"moments, r = {r}: {seconds:.1f} s, of it copying {copying_s:.1f} s", flush=True)
         system = RidgeSystem.of(found.on_device(), ClassTargets(10), normalized=False)
         weights = system.solve(1e-12).weights
-        gpu.release()
+        device.open_gpu().release()
         own = features.on_device()
         parts = [X_new[a : a + 2048] for a in range(0, len(X_new), 2048)]
         return np.concatenate([device.to_host(own.weighted_sums(each, weights)) for each in parts])
@@ -200,11 +201,7 @@ def largest(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, 
 def l1_distances(n: int, p: int, r: int) -> None:
     """Print the rate of l1 distances."""
     X, basis = drawn(n, p)[0], drawn(r, p, seed=2)[0].astype(np.float64)
-
-    def total(rows: np.ndarray) -> float:
-        distances = BasisDistances.from_basis(placed(basis, None)[0], l1=True)
-        return distances.total(rows, threads=blas_threads())
-
+    total = partial(total_distance, basis=basis, size=n, l1=True)
     on_gpu(lambda: total(X))
     gpu_s, _ = on_gpu(lambda: total(X))
     total(X[:100])
@@ -228,22 +225,17 @@ def streamed(n: int, p: int, r: int, folder: Path) -> None:
     features = RadialFeatures.from_basis(X[:r].astype(np.float64), float(p) ** 0.5)
     waited = 0.0
 
-    def sums() -> Moments:
+    def stored_blocks(reading: Reading) -> Iterator[FoldedBlock]:
         nonlocal waited
-        own = features.on_device()
-        reading = Reading(block_rows=rows_of_block(own.basis), weighting=NO_WEIGHTS)
-        work = MomentsPass(own, reading, targets=ClassTargets(10), n_rows=n)
-        blocks = folded_blocks(dataset, 0, n, reading)
-        while True:
-            start = time.perf_counter()
-            block = next(blocks, None)
+        start = time.perf_counter()
+        for block in folded_blocks(dataset, 0, n, reading):
             waited += time.perf_counter() - start
-            if block is None:
-                return work.sums()[""]
-            work.add(block)
+            yield block
+            start = time.perf_counter()
 
-    gpu_s, _ = on_gpu(sums)
-    cpu_s = on_cpu(lambda: moments(features, X[:16384], y[:16384])) * n / 16384
+    gpu_s, _ = on_gpu(lambda: moments(features, stored_blocks))
+    some = partial(blocks_of, X[:16384], y[:16384])
+    cpu_s = on_cpu(lambda: moments(features, some)) * n / 16384
     show(f"moments {n} x {p} from Zarr, r = {r}", gpu_s, cpu_s, products_alone(n, r))
     print(f"  waited for rows {waited:.2f} s", flush=True)
 
@@ -255,7 +247,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--basis", type=int, default=2000)
     parser.add_argument("--largest", type=int, default=0, help="basis rows of one more fit")
-    parser.add_argument("--small", action="store_true", help="only a try of the script")
+    parser.add_argument("--small", action="store_true", help="a quick trial with small arrays")
     asked = parser.parse_args()
     n, r = (2000, 300) if asked.small else (60_000, 8787)
     if asked.file:
