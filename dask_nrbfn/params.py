@@ -86,7 +86,7 @@ class Option:
     def placeholder(self) -> str:
         """The placeholder of the value in the help of a command."""
         numbers = {int: ("INTEGER",), float: ("NUMBER",), str: ()}[self.type]
-        one = self.metavar or "|".join((*numbers, *self.choices, *self.words)) or "TEXT"
+        one = self.metavar or "|".join((*numbers, *self.choices, *self.words))
         return f"{one},..." if self.several else one
 
     def documentation(self, name: str, default: Any) -> str:
@@ -204,8 +204,8 @@ class FitParams(Params):
         "auto",
         "auto|none|standard|unit|learned",
         "standard: columns to mean 0 and variance 1, those of a category together; learned: also "
-        "multiplied by weights that are learned on at most 20,000 rows; unit: rows to length 1; "
-        "auto: standard for tables with categories, dates or imputed values, else none.",
+        "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
+        "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
     metric_rounds: int = _count(
         5,
@@ -231,7 +231,7 @@ class FitParams(Params):
         None,
         "Number of basis rows.",
         none="sknn: all rows below the threshold, at most 10000 and as many as fit into "
-        "memory; else a quarter of all, at most 1000. A tuning chooses the size, unless the "
+        "memory; else a quarter of all, at most 1000; in a tuning, the size is chosen unless the "
         "threshold or components are given",
     )
     basis_rule: str = _word(
@@ -317,7 +317,7 @@ class FitParams(Params):
         "of at most 3 rows for each basis row, at most 1024. A tuning uses one network if it does "
         "as well. For dense rows and the squared loss.",
         words=("auto",),
-        none="1; a tuning: auto unless the effort is quick",
+        none="1; in a tuning, auto unless the effort is quick",
     )
     # Always an int after `resolve_auto`.
     n_neighbors: int = _count(

@@ -80,11 +80,12 @@ _OPTIONS: dict[str, str] = {
     # Where the work runs.
     "scheduler ADDRESS": "A running dask scheduler.",
     "scheduler_file FILE": "The file that a dask scheduler wrote.",
-    "workers INTEGER": "Number of local worker processes; 0: run in this process  [default: 0]",
-    "threads INTEGER": "Threads of each process  [default: all cores]",
-    "device cpu|gpu": "Where blocks of rows are computed; gpu needs CuPy. The other one can "
-    "continue a run.  [default: cpu]",
-    "memory BYTES": "Memory limit of each process, such as 4GiB.",
+    "workers INTEGER": "Number of local worker processes; 0: run in this process.  [default: 0]",
+    "threads INTEGER": "Threads of each process.  [default: the cores divided by the workers]",
+    "device cpu|gpu": "Where blocks of rows are computed; gpu needs CuPy. A run can continue on "
+    "the other device.  [default: cpu]",
+    "memory BYTES": "Memory limit of each process, such as 4GiB.  [default: that of the machine, "
+    "divided by the workers]",
     # Plans.
     f"tune {_EFFORTS}": "Plan a tuning of this --effort instead of a fit.",
     "n_rows N": "Number of rows to plan for.  [default: the rows of DATASET]",

@@ -60,8 +60,8 @@ _OPTIONS = {
     "basis": Option(
         "sknn",
         str,
-        'Rows of low confidence ("sknn"), drawn rows ("random"), centres of clusters ("kmeans"), '
-        "or the rows of an array.",
+        'Rows of low confidence ("sknn", for classes only), drawn rows ("random"), centres of '
+        'clusters ("kmeans"), or the rows of an array.',
         metavar="one of kmeans, random, sknn, or array-like (r, p)",
     ),
     "class_weight": replace(
@@ -74,9 +74,9 @@ _OPTIONS = {
     "unlabelled": Option(
         None,
         str,
-        'Label of rows without a label; NaN and "" also stand for missing labels. For numbers, the '
-        "value in all columns of y. These rows can become basis rows and count in scale and width; "
-        "everything else is learned from the other rows.",
+        'Marker of a missing label; NaN or "" stands for every missing value. For numbers, it is '
+        "in all columns of y. Rows without a label can become basis rows and count in scale and "
+        "width; everything else is learned from the other rows.",
         metavar="a label, or a number",
         none="every row has a label",
     ),

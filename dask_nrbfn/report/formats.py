@@ -62,12 +62,12 @@ class Table:
         """
         table = [[_cut(cell) for cell in row] for row in (self.header, *self.cells)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = []
+        lines, words = [], self.words
         stars = [False, *(self.marked or [False] * len(self.rows))]
         for row, star in zip(table, stars, strict=True):
             padded = (
                 cell.ljust(width) if word else cell.rjust(width)
-                for cell, width, word in zip(row, widths, self.words, strict=True)
+                for cell, width, word in zip(row, widths, words, strict=True)
             )
             lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
         return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.files import File, data_files
-from dask_nrbfn.sources.source import Reading, Source, check_one_kind
+from dask_nrbfn.sources.source import Reading, Source, check_one_kind, shown_names
 from dask_nrbfn.sources.zarr_arrays import zarr_format
 
 
@@ -156,20 +156,19 @@ def _check_options(reading: Reading, name: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
     taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
     # A class has the defaults of a dataclass.
-    values = {option: getattr(reading, option) for option in _OPTIONS}
-    defaults = {option: getattr(type(reading), option) for option in _OPTIONS}
-    given = [option for option in _OPTIONS if values[option] not in (None, defaults[option])]
-    both = [option for option in given if option in _OF_NO_SCHEMA]
+    values = {each: getattr(reading, each) for each in _OPTIONS}
+    given = [each for each in _OPTIONS if values[each] not in (None, getattr(Reading, each))]
+    both = [each for each in given if each in _OF_NO_SCHEMA]
     if schema is not None and both:
-        raise ParameterError(
-            f"`{both[0]}` and `schema` are both given.", f"Leave out `{both[0]}` or `schema`."
-        )
+        remedy = f"Leave out `{both[0]}` or `schema`."
+        raise ParameterError(f"`{both[0]}` and `schema` are both given.", remedy)
     # Arrays have the columns of a plain schema, in the same order.
-    passed = ("schema",) if schema is not None and schema.is_plain else ()
+    if schema is not None and not schema.is_plain and "schema" not in taken:
+        remedy = f"Give a table with the columns {shown_names([c.name for c in schema.columns])}."
+        raise ParameterError(f"{place} is not a table: its format is {name}.", remedy)
     for option in given:
-        if option not in (*taken, *passed):
-            shown = "FILE" if option == "schema" else values[option]
+        if option not in (*taken, "schema"):
             raise ParameterError(
-                f"`{option}`={shown} does not go with {place}, whose format is {name}.",
+                f"`{option}`={values[option]} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )

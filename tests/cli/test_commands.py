@@ -104,7 +104,7 @@ def test_cli__on_a_running_scheduler(tmp_path, dataset, two_workers):
         assert json.loads(fitted)["complete"]
 
 
-def test_cli__bad_sources(tmp_path, csv):
+def test_cli__bad_sources(tmp_path):
     out = tmp_path / "data"
     problem, _ = refuse("ingest", tmp_path / "nothing.csv", out)
     assert "nothing.csv" in problem

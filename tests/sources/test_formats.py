@@ -11,6 +11,7 @@ from dask_nrbfn import ingest_file
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.formats import FORMATS, is_query
+from tests.schemas import FILLED
 
 
 @pytest.mark.parametrize("name", ["d", "d.data", "d.DAT", "d.txt.gz", "sub.dir/d.test"])
@@ -36,6 +37,7 @@ def test_open_source__options_that_the_rows_cannot_have(tmp_path):
             {"sql": "FROM source"},
             "sql=FROM source does not go with .*npy",
         ),
+        (tmp_path / "d.npy", {"schema": FILLED}, r"not a table: its .* Give a table .*'age'"),
         (query, {"sql": "FROM source"}, "rows that are not a file"),
         (frame, {"sql": "FROM source"}, "rows that are not a file"),
         (None, {}, "no source is given"),
