@@ -116,8 +116,7 @@ _OPTIONS: dict[str, str] = {
     "max_error_rate SHARE": "Keep the old model, and exit with 2, if the new model has a larger "
     "error rate on the --evaluate rows. For numbers the error is 1 - R2.",
     "max_new_error NUMBER": "Keep the old model, and exit with 2, if it has a larger error rate "
-    "on ROWS: their labels may be wrong. For numbers the error is the squared error over the "
-    "variance. Rows count by their weights.",
+    "on ROWS: their labels may be wrong. For numbers the error is 1 - R2.",
     "verify": "Read all of a dataset, and list missing or damaged chunks and values that are not "
     "finite. Exits with 2 if there are problems.",
 }

@@ -1,7 +1,6 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,19 +57,26 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     MissingDataError, DamagedDataError
         If `location` is missing, or holds other data.
     """
-    if verify:
+    kinds = ("dataset", "run", "model", "predictions", "map")
+    kind, figures = "dataset" if verify else kind_of(location, kinds), {}
+    if kind == "dataset":
         dataset = Dataset.open(location)
-        n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-        found = {"n_chunks": n_chunks, "problems": problems_of(dataset)}
-        return {"kind": "dataset", **describe_dataset(dataset), **found}
-    describers: dict[str, Callable[[], dict[str, Any]]] = {
-        "dataset": lambda: describe_dataset(Dataset.open(location)),
-        "run": lambda: _with_cells(describe_run(Run.open(location)), location),
-        "model": lambda: _with_cells({}, location),
-        **{each: partial(_describe_results, location, each) for each in ("predictions", "map")},
-    }
-    kind = kind_of(location, tuple(describers))
-    return {"kind": kind, **describers[kind]()}
+        figures = describe_dataset(dataset)
+        if verify:
+            n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
+            figures |= {"n_chunks": n_chunks, "problems": problems_of(dataset)}
+    elif kind == "run":
+        figures = describe_run(Run.open(location))
+    elif kind != "model":
+        figures = _describe_results(location, kind)
+    if kind == "model" or (figures.get("complete") and "n_cells" in figures):
+        # Imports scipy, which the description of a dataset or another run does not need.
+        from dask_nrbfn.storage.model import Model
+
+        model = Model.load(location)
+        figures = figures or describe_model(model)
+        figures |= {} if model.cells is None else {"cells": describe_cells(model)}
+    return {"kind": kind, **figures}
 
 
 def problems_of(dataset: Dataset) -> list[str]:
@@ -187,18 +193,6 @@ def describe_tuning(run: Run) -> dict[str, Any]:
         "losses": stages.get("refine", {}).get("tried", []),
         "per_class": per_class,
     }
-
-
-def _with_cells(figures: dict[str, Any], location: Location) -> dict[str, Any]:
-    """Return the figures of a run, by default those of a model, with those of its cells."""
-    if figures and not ("n_cells" in figures and figures["complete"]):
-        return figures
-    # Imports scipy, which the description of a dataset or a run does not need.
-    from dask_nrbfn.storage.model import Model
-
-    model = Model.load(location)
-    cells = {} if model.cells is None else {"cells": describe_cells(model)}
-    return (figures or describe_model(model)) | cells
 
 
 def describe_cells(model: "Model") -> list[dict[str, Any]]:

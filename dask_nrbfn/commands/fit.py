@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -59,6 +59,9 @@ def fit_dataset(
     params: FitParams,
     engine: Engine,
     *,
+    tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
+    embeds: bool = False,
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
@@ -72,6 +75,12 @@ def fit_dataset(
         Location of the run.
     params : FitParams
     engine : Engine
+    tuning : TuneParams, optional
+        Values to choose from, see `tune_dataset`; they replace those of `params`.
+    validation : Dataset, optional
+        Held-out rows of a tuning, instead of cross-validation folds.
+    embeds : bool
+        Learn coordinates instead of targets, see `embed_dataset`.
     basis : array-like (r, p), optional
         The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
@@ -90,8 +99,25 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
-    context = FitContext.resolve(dataset, params, engine, basis=basis, min_recall=min_recall)
-    return finish_fit(location, context)
+    context = FitContext.resolve(
+        dataset,
+        params,
+        engine,
+        tuning,
+        validation=validation,
+        embeds=embeds,
+        basis=basis,
+        min_recall=min_recall,
+    )
+    check_fit(context)
+    if not exists(location):
+        # Before the lock is written beside the run.
+        check_outside_groups(location)
+    finish_refresh(location)
+    with locked_group(location) as check_still_locked:
+        run = start_run(location, context)
+        finish_run(run, context, check_still_locked=check_still_locked)
+        return run
 
 
 def tune_dataset(
@@ -100,20 +126,11 @@ def tune_dataset(
     params: FitParams,
     tuning: TuneParams,
     engine: Engine,
-    *,
-    validation: Dataset | None = None,
-    basis: ArrayLike | None = None,
-    min_recall: float = FitLimits.min_recall,
+    **options: Any,
 ) -> Run:
     """Choose scale, basis, width, features and penalty, and return the run of a fit with them.
 
-    Parameters
-    ----------
-    dataset, location, params, engine, basis, min_recall
-        See `fit_dataset`. The values that `tuning` tries replace those of `params`.
-    tuning : TuneParams
-    validation : Dataset, optional
-        Held-out rows, instead of cross-validation folds.
+    For parameters and errors see `fit_dataset`.
 
     Notes
     -----
@@ -125,53 +142,24 @@ def tune_dataset(
     so its errors are slightly too high. A basis of low confidence uses all labels. The held-out
     rows calibrate the probabilities.
     """
-    context = FitContext.resolve(
-        dataset, params, engine, tuning, validation=validation, basis=basis, min_recall=min_recall
-    )
-    return finish_fit(location, context)
+    return fit_dataset(dataset, location, params, engine, tuning=tuning, **options)
 
 
 def embed_dataset(
-    dataset: Dataset,
-    location: Location,
-    params: FitParams,
-    engine: Engine,
-    *,
-    basis: ArrayLike | None = None,
-    min_recall: float = FitLimits.min_recall,
+    dataset: Dataset, location: Location, params: FitParams, engine: Engine, **options: Any
 ) -> Run:
     """Return a run whose scores are coordinates: rows are close if many short steps connect them.
 
-    Parameters
-    ----------
-    dataset, location, engine, basis, min_recall
-        See `fit_dataset`. Only a "sknn" basis uses labels.
-    params : FitParams
-        `components` is the number of coordinates, by default 2. The basis is "random" for "auto",
-        and has at least as many rows. Parameters of targets are ignored.
+    For parameters and errors see `fit_dataset`. `components` is the number of coordinates, by
+    default 2. The basis is "random" for "auto", and has at least as many rows. Only a "sknn" basis
+    uses labels. Parameters of targets are ignored.
 
     Notes
     -----
     `predict_dataset` writes the coordinates, all `eigenfunctions` of the basis but the first, which
     is constant: the eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
-    context = FitContext.resolve(
-        dataset, params, engine, embeds=True, basis=basis, min_recall=min_recall
-    )
-    return finish_fit(location, context)
-
-
-def finish_fit(location: Location, context: FitContext) -> Run:
-    """Return the finished run of a fit, a tuning or an embedding; runs the missing stages."""
-    check_fit(context)
-    if not exists(location):
-        # Before the lock is written beside the run.
-        check_outside_groups(location)
-    finish_refresh(location)
-    with locked_group(location) as check_still_locked:
-        run = start_run(location, context)
-        finish_run(run, context, check_still_locked=check_still_locked)
-        return run
+    return fit_dataset(dataset, location, params, engine, embeds=True, **options)
 
 
 def refresh_run(
@@ -217,25 +205,23 @@ def refresh_run(
         rows = list(datasets) or _rows_held(old, files)
         dataset = rows[0]
         if len(rows) > 1:
-            source = _Joined(rows)
             # A job that was killed may have left it.
             remove_group(joined)
-            dataset = ingest_source(source, joined, unlabelled=source.unlabelled)
+            _check_joinable(rows)
+            dataset = ingest_source(_Joined(rows), joined)
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
         # A run that was tuned on a validation dataset is fitted with the chosen parameters.
         tuning = None if old.tuning is None or old.tuning.validation is not None else old.tuning
-        context = FitContext.resolve(
-            dataset, old.params, engine, tuning, embeds=old.embeds, min_recall=min_recall
-        )
+        fit = partial(fit_dataset, dataset, building, old.params, engine, tuning=tuning)
+        fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
         try:
-            finish_fit(building, context)
+            new = fit()
         except RunMismatchError as error:
             logger.warning("%s The refresh starts again on these rows.", error.problem)
             remove_group(building)
-            finish_fit(building, context)
-        new = Run.open(building)
+            new = fit()
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
         except WorseModelError:
@@ -305,19 +291,29 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
     return dataset.encoded_by(Schema.of_record(run.attributes["schema"]))
 
 
-def _common_mark(datasets: list[Dataset]) -> Mark | None:
-    """Return the label of unlabelled rows, which must be the same in all datasets."""
-    marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
-    first = next(iter(marks.values()), datasets[0])
-    others = [*marks.values()][1:]
-    others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
-    if others:
-        raise DataError(
-            f"{first.unlabelled!r} means a missing label in {first.location}, but not in "
-            f"{others[0].location}.",
-            "Ingest both datasets with the same `unlabelled`.",
-        )
-    return first.unlabelled
+def _check_joinable(datasets: Sequence[Dataset]) -> None:
+    """Raise DataError unless datasets have distinct rows, the same columns and one marker."""
+    first = datasets[0]
+    if len({each.content for each in datasets}) < len(datasets):
+        raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
+    for other in datasets[1:]:
+        other.encoded_by(first.schema)
+        if _columns(other) != _columns(first):
+            raise DataError(
+                f"{other.location} has other columns, or labels of another type, than "
+                f"{first.location}.",
+                "Give datasets with the same columns and label type.",
+            )
+    marked = next((each for each in datasets if each.unlabelled is not None), first)
+    for other in datasets:
+        # NaN differs from itself.
+        other_mark = repr(other.unlabelled) not in (repr(None), repr(marked.unlabelled))
+        if other_mark or marked.unlabelled in other.classes.tolist():
+            raise DataError(
+                f"{marked.unlabelled!r} means a missing label in {marked.location}, but not in "
+                f"{other.location}.",
+                "Ingest both datasets with the same `unlabelled`.",
+            )
 
 
 def _columns(dataset: Dataset) -> tuple[Any, ...]:
@@ -328,39 +324,30 @@ def _columns(dataset: Dataset) -> tuple[Any, ...]:
 class _Joined(Source):
     """The rows of several datasets, one after another."""
 
-    def __init__(self, datasets: list[Dataset]) -> None:
-        first = datasets[0]
-        if len({dataset.content for dataset in datasets}) < len(datasets):
-            raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
-        for other in datasets[1:]:
-            other.encoded_by(first.schema)
-            if _columns(other) != _columns(first):
-                raise DataError(
-                    f"{other.location} has other columns, or labels of another type, than "
-                    f"{first.location}.",
-                    "Give datasets with the same columns and label type.",
-                )
-        self.unlabelled = _common_mark(datasets)
-        self._datasets = datasets
-        self.n_rows = sum(dataset.n_rows for dataset in datasets)
-        self.n_features = first.X.shape[1]
-        self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
-        if any(dataset.is_sparse for dataset in datasets):
-            self.x_dtype = sparse_dtype(self.x_dtype, "X")
-            self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
-        self.y_dtype = None if first.y is None else first.y.dtype
-        self.has_weights = any(dataset.has_weights for dataset in datasets)
-        self.feature_names, self.target_names = first.feature_names, first.target_names
-        self.schema = first.schema
-        # As the first dataset was read, with the marker of the first that has one.
-        read_as = [each.read_as or {} for each in datasets]
-        marks = [{"unlabelled": each["unlabelled"]} for each in read_as if "unlabelled" in each]
-        self.read_as = {**read_as[0], **(marks[0] if marks else {})} or None
-        # The booleans of an update may have been written as 1 and 0.
-        is_boolean = first.classes.dtype.kind == "b"
-        self.boolean_labels = is_boolean and all(
-            np.isin(of.classes, (0, 1)).all() for of in datasets
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        first, is_sparse = datasets[0], any(each.is_sparse for each in datasets)
+        x_dtype = np.result_type(*(each.X.dtype for each in datasets))
+        n_values = round(sum(each.row_values * each.n_rows for each in datasets))
+        marks = [each.unlabelled for each in datasets if each.unlabelled is not None]
+        # As the first dataset that says so was read.
+        read_as = [each.read_as or {} for each in reversed(datasets)]
+        super().__init__(
+            n_rows=sum(each.n_rows for each in datasets),
+            n_features=first.X.shape[1],
+            x_dtype=sparse_dtype(x_dtype, "X") if is_sparse else x_dtype,
+            y_dtype=None if first.y is None else first.y.dtype,
+            has_weights=any(each.has_weights for each in datasets),
+            feature_names=first.feature_names,
+            target_names=first.target_names,
+            schema=first.schema,
+            n_values=n_values if is_sparse else None,
+            unlabelled=marks[0] if marks else None,
+            read_as={name: value for each in read_as for name, value in each.items()} or None,
+            # The booleans of an update may have been written as 1 and 0.
+            boolean_labels=first.classes.dtype.kind == "b"
+            and all(np.isin(each.classes, (0, 1)).all() for each in datasets),
         )
+        self._datasets = datasets
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         for dataset in self._datasets:

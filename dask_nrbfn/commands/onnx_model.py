@@ -52,35 +52,63 @@ class Graph:
     """A graph that operators are added to; its numbers are float64 or float32."""
 
     def __init__(self, dtype: np.dtype) -> None:
-        self.dtype = dtype
-        self.nodes: list[tuple[str, list[str], str, dict[str, Any]]] = []
-        self.constants: dict[str, np.ndarray] = {}
-        self.inputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
-        self.outputs: list[tuple[str, DTypeLike, tuple[int, ...]]] = []
+        try:
+            import onnx
+        except ImportError as error:
+            raise ParameterError(
+                f"an ONNX file needs a package that is not installed ({error}).",
+                "Install dask-nrbfn[onnx].",
+            ) from error
+        self.dtype, self._onnx = dtype, onnx
+        self.proto = onnx.GraphProto(name="dask_nrbfn")
+
+    def _described(self, name: str, dtype: DTypeLike, *width: int) -> Any:
+        """Return the type of an input or output; the number of rows may be any number."""
+        kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self._onnx.helper.make_tensor_value_info(name, kind, ("rows", *width))
 
     def input(self, name: str, width: int) -> Any:
         """Return an input (rows, width)."""
-        self.inputs.append((name, self.dtype, (width,)))
+        self.proto.input.append(self._described(name, self.dtype, width))
         return Tensor(self, name)
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
         """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
-        self.nodes.append(("Identity", [of.name], name, {}))
-        self.outputs.append((name, dtype or self.dtype, width))
+        self._add("Identity", [of.name], name)
+        self.proto.output.append(self._described(name, dtype or self.dtype, *width))
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
         """Return a constant; values beyond the range of its type become infinite."""
-        name = f"{_OWN}constant_{len(self.constants)}"
+        name = f"{_OWN}constant_{len(self.proto.initializer)}"
         with np.errstate(over="ignore"):
-            self.constants[name] = np.asarray(values).astype(dtype or self.dtype)
+            array = np.asarray(values).astype(dtype or self.dtype)
+        self.proto.initializer.append(self._onnx.numpy_helper.from_array(array, name))
         return Tensor(self, name)
 
     def node(self, operator: str, *operands: Any, **attributes: Any) -> Any:
         """Return the result of an ONNX operator; operands that are no tensors become constants."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name = f"{_OWN}{operator}_{len(self.nodes)}"
-        self.nodes.append((operator, [tensor.name for tensor in tensors], name, attributes))
+        name = f"{_OWN}{operator}_{len(self.proto.node)}"
+        self._add(operator, [tensor.name for tensor in tensors], name, **attributes)
         return Tensor(self, name)
+
+    def _add(self, operator: str, operands: list[str], name: str, **attributes: Any) -> None:
+        node = self._onnx.helper.make_node(operator, operands, [name], name, **attributes)
+        self.proto.node.append(node)
+
+    def model(self, card: dict[str, Any]) -> "onnx.ModelProto":
+        """Return the checked model of the graph; its card has a JSON text for each entry."""
+        helper = self._onnx.helper
+        model = helper.make_model(
+            self.proto,
+            opset_imports=[helper.make_opsetid("", _OPSET)],
+            ir_version=_IR_VERSION,
+            producer_name="dask_nrbfn",
+            producer_version=version("dask-nrbfn"),
+        )
+        helper.set_model_props(model, {name: json.dumps(each) for name, each in card.items()})
+        self._onnx.checker.check_model(model, full_check=True)
+        return model
 
 
 class Tensor(NDArrayOperatorsMixin):
@@ -90,16 +118,13 @@ class Tensor(NDArrayOperatorsMixin):
         self.graph, self.name = graph, name
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        return self._made(ufunc, inputs) if method == "__call__" else NotImplemented
-
-    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        return NotImplemented if options else self._made(function, inputs)
-
-    def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
-        operator = _OPERATORS.get(function, NotImplemented)
+        operator = _OPERATORS[ufunc]
         if isinstance(operator, str):
             return self.graph.node(operator, *inputs)
-        return operator if operator is NotImplemented else operator(*inputs)
+        return operator(*inputs)
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        return self.__array_ufunc__(function, "__call__", *inputs)
 
     def _extreme(self, operator: str, *, axis: int, keepdims: bool) -> Any:
         return self.graph.node(operator, self, axes=[axis], keepdims=int(keepdims))
@@ -200,13 +225,6 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
             "compute all of them for every row.",
             "Export a model of one network, fitted with `cells`=1.",
         )
-    try:
-        import onnx  # noqa: F401
-    except ImportError as error:
-        raise ParameterError(
-            f"an ONNX file needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[onnx].",
-        ) from error
     graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
     n_bytes = r * (p + 1 + model.n_targets) * graph.dtype.itemsize
     if n_bytes > _LARGEST_BYTES:
@@ -237,7 +255,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         graph.output("scores", scores, model.n_targets)
         probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
         graph.output("probabilities", probabilities, model.n_targets)
-    return _proto(graph, _card(model, rounding))
+    return graph.model(_card(model, rounding))
 
 
 def _scaled_rows(model: Model, X: Any) -> Any:
@@ -322,10 +340,10 @@ def _with_largest(shares: Any, places: Any, n_classes: int) -> Any:
     return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
-def _card(model: Model, rounding: float) -> dict[str, str]:
-    """Return the model card: a JSON text for each entry."""
-    card = {key: each for key, each in describe_model(model).items() if each is not None}
-    card |= {
+def _card(model: Model, rounding: float) -> dict[str, Any]:
+    """Return the model card."""
+    return {
+        **{key: each for key, each in describe_model(model).items() if each is not None},
         "classes": model.classes.tolist(),
         "feature_names": model.feature_names,
         "schema": None if model.schema is None else model.schema.to_dict(),
@@ -333,35 +351,3 @@ def _card(model: Model, rounding: float) -> dict[str, str]:
         "versions": {name: version(name) for name in ("dask-nrbfn", "numpy", "onnx")},
         "rounding": rounding,
     }
-    return {name: json.dumps(value) for name, value in card.items()}
-
-
-def _proto(graph: Graph, card: dict[str, str]) -> "onnx.ModelProto":
-    """Return the checked model of a graph, with a model card."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    def described(name: str, dtype: DTypeLike, width: tuple[int, ...]) -> onnx.ValueInfoProto:
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        # The number of rows may be any number.
-        return helper.make_tensor_value_info(name, kind, ("rows", *width))
-
-    model = helper.make_model(
-        helper.make_graph(
-            [
-                helper.make_node(operator, operands, [name], name, **attributes)
-                for operator, operands, name, attributes in graph.nodes
-            ],
-            "dask_nrbfn",
-            [described(*each) for each in graph.inputs],
-            [described(*each) for each in graph.outputs],
-            [numpy_helper.from_array(values, name) for name, values in graph.constants.items()],
-        ),
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR_VERSION,
-        producer_name="dask_nrbfn",
-        producer_version=version("dask-nrbfn"),
-    )
-    helper.set_model_props(model, card)
-    onnx.checker.check_model(model, full_check=True)
-    return model

@@ -2,11 +2,11 @@
 
 import json
 import math
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
-from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
@@ -31,19 +31,15 @@ from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 
-# Seconds for which each kernel runs, and rows of its blocks.
-_SECONDS = 0.02
-_ROWS = 4096
-_SEARCHED_ROWS = 8192
-_LEAST_ROWS = 256
+# Measured calls of each kernel, and the most rows and basis rows that it gets.
+_REPEATS = 5
+_ROWS, _SEARCHED_ROWS, _MAX_BASIS = 4096, 8192, 1500
 _MAX_ELEMENTS = 2**23
 # Most compared values: the differences of all pairs of rows take a fraction of a second.
 _MAX_COMPARED = 2**32
-_MAX_BASIS = 1500
 
 
-@dataclass(frozen=True)
-class PlannedStage:
+class PlannedStage(NamedTuple):
     """One line of a plan: a stage, its cost, and the seconds it is expected to take."""
 
     name: str
@@ -181,19 +177,19 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
 
 def read_rates(path: Path) -> Rates:
     """Return the rates in a JSON file: the "rates" of a plan, or an object of their names."""
-    remedy = "Write the file with plan --json on the machine of a worker, or by hand."
+    names = ", ".join(field.name for field in fields(Rates))
     try:
         found = json.loads(path.read_text())
-        rates = {name: float(rate) for name, rate in found.get("rates", found).items()}
-        if min(rates.values()) > 0:
-            return Rates(**rates)
-    except FileNotFoundError as error:
-        raise MissingDataError(f"{path} does not exist.", remedy) from error
-    except (ValueError, TypeError, AttributeError):
-        # The file has something else.
-        pass
-    names = ", ".join(field.name for field in fields(Rates))
-    raise ParameterError(f"{path} does not hold numbers above 0 for {names}.", remedy)
+        rates = Rates(**{name: float(rate) for name, rate in found.get("rates", found).items()})
+        if min(vars(rates).values()) > 0:
+            return rates
+        problem = "a rate is not above 0"
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        problem = str(error)
+    raise ParameterError(
+        f"{path} does not hold numbers above 0 for {names} ({problem}).",
+        "Write the file with plan --json on the machine of a worker, or by hand.",
+    )
 
 
 def measure_rates(context: FitContext) -> Rates:
@@ -204,31 +200,22 @@ def measure_rates(context: FitContext) -> Rates:
 
 
 def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Return the rates of this process, measured on the first chunk of a dataset."""
+    """Return the rates of this process, measured on the first rows of a dataset."""
     dataset = Dataset.open(location)
-    chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
-    reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
     row_values = max(1, round(dataset.row_values))
     # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
-    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)
-    rows = _rows_like(chunk, max(_LEAST_ROWS, n_rows))
-    X = dense(rows[: max(_LEAST_ROWS, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
+    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared, dataset.n_rows)
+    rows = dataset.take(np.arange(max(n_rows, 1)))
+    reading_s = _seconds(lambda: dataset.take(np.arange(rows.shape[0])))
+    n_rows = min(_ROWS, max(_MAX_ELEMENTS // n_columns, 1))
+    X = dense(rows[:n_rows, :n_columns]).astype(np.float64)
     return Rates(
-        bytes=chunk.shape[0] * dataset.row_bytes / reading_s,
+        bytes=rows.shape[0] * dataset.row_bytes / reading_s,
         pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
         **_network_rates(X, min(n_basis, _MAX_BASIS)),
     )
-
-
-def _rows_like(chunk: Rows, n_rows: int) -> Rows:
-    """Return `n_rows` rows in float64: rows of a chunk, repeated, with noise to tell them apart."""
-    rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
-    values = rows.data if is_sparse(rows) else rows
-    spread = values.std() if values.size else 0.0
-    values += 1e-3 * (spread + 1e-12) * np.random.default_rng(0).standard_normal(values.shape)
-    return rows
 
 
 def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
@@ -260,12 +247,6 @@ def _pair_rate(X: Rows, k: int) -> float:
 
 
 def _seconds(kernel: Callable[[], object]) -> float:
-    """Return the seconds of the fastest call, after one that warms up; short ones are repeated."""
+    """Return the seconds of the fastest of a few calls, after one that warms up."""
     kernel()
-    fastest, spent = np.inf, 0.0
-    while spent < _SECONDS:
-        start = time.perf_counter()
-        kernel()
-        fastest = min(fastest, time.perf_counter() - start)
-        spent += fastest
-    return float(fastest)
+    return min(timeit.repeat(kernel, number=1, repeat=_REPEATS))

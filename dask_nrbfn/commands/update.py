@@ -1,26 +1,23 @@
-"""Update: add rows to a finished run, or remove rows, with the basis and width of the run.
+"""Update: rows join a finished run, or leave it, with the basis and width of the run.
 
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
-solved again. No row of the run is read again. Shares of clusters of a penalty and the neighbours of
-locality also stay those of the fit.
+solved again: of the network, or of the network of every cell. No row of the run is read again.
+Shares of clusters of a penalty and the neighbours of locality also stay those of the fit.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import math
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.version import (
-    Change,
-    read_full_model,
-    read_model,
-    solve_version,
-    sum_rows,
-)
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
@@ -33,22 +30,40 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
 from dask_nrbfn.numeric.distances import basis_bytes
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.hashing import hash_values
+from dask_nrbfn.numeric.held_out import unexplained_share
+from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.parts import run_task
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import PartResult, Reduction, map_parts, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, WIDTH, moments_bytes
+from dask_nrbfn.stages.cells import CELLS, FITS
+from dask_nrbfn.stages.moments import (
+    COMPONENTS,
+    LOCALITY,
+    MOMENTS,
+    WIDTH,
+    MomentsPass,
+    moments_bytes,
+    read_sums,
+    read_targets,
+    write_sums,
+)
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
-from dask_nrbfn.stages.weights import warn_of_condition
+from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, locked_group
-from dask_nrbfn.storage.layout import block_rows
+from dask_nrbfn.storage.group import Location, locked_group, open_group
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
     ADD,
@@ -63,11 +78,16 @@ from dask_nrbfn.storage.versions import (
     version_name,
     versions_of,
 )
+from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
 logger = logging.getLogger(__name__)
 
 # The prefix of the stages whose parts are the moments of new rows.
 _PARTS = "update-"
+
+# Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller
+# share of its weight left has lost all rows.
+_LEFT_OVER = 1e-9
 
 
 @dataclass(frozen=True)
@@ -123,8 +143,8 @@ def update_run(
         Add rows that the run already holds again, instead of raising an error.
     judge : Judge, optional
     max_new_error : float, optional
-        Largest accepted error on the new rows before the model has learned them: the error rate, or
-        the squared error over the variance of numeric targets. Rows count by their weights.
+        Largest accepted error on the new rows before the model has learned them: the `error_rate`
+        of `evaluate_dataset`.
 
     Returns
     -------
@@ -150,32 +170,44 @@ def update_run(
             "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
         )
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
-    with _locked_version(location, action, judge) as draft:
-        dataset = draft.model.encoded(dataset)
+    with _next_version(location, action, judge) as draft:
+        run, model, given = draft.run, draft.model, dataset
+        dataset = model.encoded(dataset)
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
-        if (record := _finished_before(draft.run, action, dataset)) is not None:
-            return record
+        stage, before = (
+            f"{_PARTS}{number}-{action}-{dataset.fingerprint}"
+            for number in (draft.version, draft.version - 1)
+        )
+        left = run.group_names(_PARTS)
+        if before in left:
+            # A job was killed after its record: the parts are dropped last.
+            return versions_of(run.attributes)[-1]
+        run.drop(*(name for name in left if name != stage))
         codes = _check_rows(draft, dataset, again=again)
-        stage = _stage_of(draft.version, action, dataset)
-        engine.begin_stage(_checked_bytes(draft, dataset, engine))
-        added = None
-        # Forgotten rows leave the range of the targets as it is.
-        if dataset.of_numbers and not forget:
-            added = run_task(engine, Dataset.target_range, dataset, label=action)
-        of = draft.run, draft.model, draft.base
-        parts = sum_rows(*of, dataset, engine, stage=stage, codes=codes)
-        change = Change(action, draft.base, stage, parts, target_range=added)
-        figures = solve_version(draft.run, draft.model, draft.version, change, engine)
-        error = figures["new_error"]
-        if max_new_error is not None and error is not None and not error <= max_new_error:
-            raise WorseModelError(
-                f"the old model has an error of {error:.4g} on the new rows, but only "
-                f"{max_new_error:.4g} is allowed; it is kept.",
-                "Check the labels of the new rows, or set a larger `max_new_error`.",
-            )
-        return draft.finish([member_of(dataset)], figures, engine, judge)
+        n_bytes = _checked_bytes(draft, dataset, engine)
+        reasons, new_error, added = [], None, None
+        if forget:
+            engine.begin_stage(n_bytes)
+            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
+            if counted:
+                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
+        else:
+            new_error = evaluate_dataset(location, given, engine).error_rate
+            if max_new_error is not None and not new_error <= max_new_error:
+                raise WorseModelError(
+                    f"the old model has an error of {new_error:.4g} on the new rows, but only "
+                    f"{max_new_error:.4g} is allowed; it is kept.",
+                    "Check the labels of the new rows, or set a larger `max_new_error`.",
+                )
+            engine.begin_stage(n_bytes)
+            # Forgotten rows leave the range of the targets as it is.
+            if dataset.of_numbers:
+                added = run_task(engine, Dataset.target_range, dataset, label=action)
+        change = _sum_rows(draft, dataset, engine, stage=stage, codes=codes)
+        change = change._replace(target_range=added)
+        return draft.finish(change, [member_of(dataset)], engine, judge, reasons, new_error)
 
 
 def merge_runs(
@@ -195,37 +227,67 @@ def merge_runs(
     RunMismatchError, AlreadyAddedError
         If the runs are not copies of one fit, or both hold the same rows.
     """
-    with _locked_version(location, MERGE, judge) as draft:
+    with _next_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
+        run.drop_groups(_PARTS)
         attributes, place = added.attributes, latest_place(added.attributes)
-        check_updatable(added.chosen_params.loss, f"Refresh {location} with the rows of both.")
         if added.run_id != run.run_id:
             raise RunMismatchError(
                 f"{other} did not begin as a copy of {location}.", "Merge copies of one run only."
             )
         held, further = members_held(run.attributes), members_held(attributes)
-        both = [content for content in further if held[content] > 0 and further[content] > 0]
         known = members_by_content(attributes)
-        if both:
-            raise AlreadyAddedError(
-                f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
-                "Merge runs of distinct rows, or forget these rows in one of the runs.",
-            )
+        for content in further:
+            if held[content] > 0 and further[content] > 0:
+                raise AlreadyAddedError(
+                    f"{location} and {other} both hold the rows of {known[content]['dataset']}.",
+                    "Merge runs of distinct rows, or forget these rows in one of the runs.",
+                )
         engine.begin_stage(_checked_bytes(draft, None, engine))
-        added_range = read_model(added, place).target_range
-        change = Change(MERGE, draft.base, "", range(0), added.location, place, added_range)
-        figures = solve_version(run, draft.model, draft.version, change, engine)
-        figures["n_rows"] = n_rows_held(attributes)
+        model = read_model(added, place)
+        change = _Change(
+            MERGE,
+            draft.base,
+            other=added.location,
+            other_place=place,
+            cell_rows=None if model.cells is None else model.cells.n_rows.tolist(),
+            target_range=model.target_range,
+        )
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
-        return draft.finish(members, figures, engine, judge)
+        return draft.finish(change, members, engine, judge)
 
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
     names = (CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
+
+
+def read_model(run: Run, place: str) -> Model:
+    """Return the model of the version at `place`."""
+    return Model.read(open_version(open_group(run.location, kind="run"), place))
+
+
+class _Change(NamedTuple):
+    """How a version differs from the version at `base`.
+
+    stage, parts: the parts with the moments of new rows, which have one part per cell.
+    weight, cell_rows: the weight of the new rows of one network, and the new rows of each cell.
+    other, other_place: a run and its version, whose moments are added.
+    target_range: range (2, q) of added numeric targets.
+    """
+
+    action: str
+    base: str
+    stage: str = ""
+    parts: range = range(0)
+    weight: float | None = None
+    cell_rows: list[int] | None = None
+    other: Location | None = None
+    other_place: str = ""
+    target_range: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -242,20 +304,24 @@ class _Draft:
 
     def finish(
         self,
+        change: _Change,
         members: list[dict[str, Any]],
-        figures: Mapping[str, Any],
         engine: Engine,
         judge: Judge | None,
+        reasons: Sequence[str] = (),
+        new_error: float | None = None,
     ) -> dict[str, Any]:
-        """Make the draft the run's latest version if the judge accepts it; return its record."""
+        """Solve the draft and make it the run's latest version if the judge accepts it."""
+        name, attributes = version_name(self.version), self.run.attributes
+        solved = run_task(engine, _solve, self.run, name, change, label=self.action)
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:
-            model = join(self.run.location, model_name(figures["place"]))
+            model = join(self.run.location, model_name(solved["place"]))
             error_rate = judge.error_rate(model, engine)
-        attributes, reasons = self.run.attributes, list(figures["reasons"])
-        fitted = attributes["basis_n_rows"]
-        later = n_rows_held(attributes) + figures["n_rows"] - fitted
+        n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
+        reasons, fitted = [*reasons, *solved["reasons"]], attributes["basis_n_rows"]
+        later = n_rows_held(attributes) + n_rows - fitted
         if self.action != FORGET and later > fitted:
             chosen = f"the basis was chosen from {fitted} rows"
             reasons.append(f"{chosen}, and {later} were added since")
@@ -264,7 +330,9 @@ class _Draft:
             "version": self.version,
             "action": self.action,
             "members": members,
-            **figures,
+            "n_rows": n_rows,
+            "new_error": new_error,
+            **solved,
             "reasons": reasons,
             "refresh_due": due_before or bool(reasons),
             "error_rate": error_rate,
@@ -274,7 +342,7 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=kept_stages(self.run))
-        counts = (self.action, record["n_rows"], self.version, record["fitting_error"])
+        counts = (self.action, n_rows, self.version, record["fitting_error"])
         logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
@@ -284,7 +352,8 @@ class _Draft:
 
 
 @contextmanager
-def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
+def _next_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
+    """Yield the draft of the next version of a locked run; drop what is no longer needed."""
     if judge is not None:
         # Raises an error if the run is a Zarr store object.
         join(location, model_name(""))
@@ -296,8 +365,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
     check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
     with locked_group(location) as check_still_locked:
         run = Run.open(location)
-        attributes = run.attributes
-        version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
+        version, base = len(versions_of(run.attributes)) + 1, latest_place(run.attributes)
         try:
             model = _read_base(run, base)
             run.drop(version_name(version))
@@ -310,40 +378,33 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
                 run.forget(error.stage, error.parts)
                 remedy = "Repeat the update, which computes the damaged part again."
             raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
-        except (AlreadyAddedError, WorseModelError):
-            # A job may have been killed after it recorded the version.
+        except WorseModelError:
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
         # Readers may still use the previous version. A killed job may have left another one.
         latest = len(versions_of(run.attributes))
-        for old in (latest - 2, latest - 3):
-            run.drop(version_name(old))
+        run.drop(version_name(latest - 2), version_name(latest - 3))
         run.drop_groups(_PARTS)
 
 
 def _read_base(run: Run, base: str) -> Model:
     """Return the model that an update continues; DamagedResultError if it is damaged."""
     try:
-        return read_full_model(run, base)
-    except DamagedResultError:
-        raise
+        return _read_full_model(run, base)
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
 
 
-def _stage_of(version: int, action: str, dataset: Dataset) -> str:
-    return f"{_PARTS}{version}-{action}-{dataset.fingerprint}"
-
-
-def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
-    """Return the record of the latest version if its job was killed before it dropped its parts."""
-    records = versions_of(run.attributes)
-    if not records or [each["content"] for each in records[-1]["members"]] != [dataset.content]:
-        return None
-    # The parts are dropped last.
-    has_parts = _stage_of(len(records), action, dataset) in run.group_names(_PARTS)
-    return records[-1] if has_parts else None
+def _read_full_model(run: Run, place: str) -> Model:
+    """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
+    model = read_model(run, place)
+    if model.places is None:
+        return model
+    basis = model.scaling.apply(run.read("basis/values"))
+    weights = np.zeros((model.n_targets, basis.shape[0]))
+    weights[:, model.places] = model.weights
+    return replace(model, basis=basis, weights=weights, places=None)
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
@@ -400,3 +461,245 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None, engine: Engine) -> in
     held += process_bytes(l1=model.l1)
     engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
+
+
+def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
+    """Return the number of rows of a dataset that are basis rows of the model."""
+    model = _read_full_model(run, base)
+    hashes, size = hash_values(model.basis), block_rows(model.n_active)
+    return sum(
+        int(np.isin(hash_values(model.scaling.apply(block.X)), hashes).sum())
+        for block in dataset.blocks(0, dataset.n_rows, size)
+    )
+
+
+def _sum_rows(
+    draft: _Draft, dataset: Dataset, engine: Engine, *, stage: str, codes: list[int] | None
+) -> _Change:
+    """Sum the moments of new rows as parts of a stage."""
+    run, model, base = draft.run, draft.model, draft.base
+    change = _Change(draft.action, base, stage)
+    if model.cells is None:
+        layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
+        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes))
+        weight = reduce_parts(run, dataset, engine, reduction).weight
+        return change._replace(parts=range(layout.n_parts), weight=weight)
+    # Every cell reads all new rows: that takes much less time than its moments.
+    units = [(base, codes, cell) for cell in range(model.n_cells)]
+    records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
+    return change._replace(cell_rows=[record["n_rows"] for record in records])
+
+
+def _begin_sums(
+    run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
+) -> MomentsPass:
+    model = _read_full_model(run, base)
+    targets, record = read_targets(run, model.n_targets), run.stages[WIDTH.name]
+    return _moments_pass(model.features, targets, record, codes, n_rows=stop - start)
+
+
+def _moments_pass(
+    features: RadialFeatures,
+    targets: Targets,
+    record: dict[str, Any],
+    codes: list[int] | None,
+    *,
+    n_rows: int,
+) -> MomentsPass:
+    """Return the pass over new rows, with the class weights in the record of a stage of the fit."""
+    weighting, size = RowWeights.from_list(record["class_weights"], codes), features.n_basis
+    reading = Reading(block_rows=block_rows(size), weighting=weighting, codes_in_model=codes)
+    return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
+
+
+def _sum_cell(
+    run: Run, dataset: Dataset, base: str, codes: list[int] | None, cell: int
+) -> PartResult:
+    """Return the moments and the number of the new rows of a cell."""
+    model, record, n_rows = read_model(run, base), run.stages[CELLS.name], 0
+    assert model.cells is not None
+    features, targets = model.features_of_cell(cell), _targets_of(model)
+    work = _moments_pass(features, targets, record, codes, n_rows=dataset.n_rows)
+    for block in folded_blocks(dataset, 0, dataset.n_rows, work.reading):
+        scaled = np.asarray(model.scaling.apply(block.X))
+        rows, cells = model.cells.tree.route(scaled)
+        if (own := rows[cells == cell]).size:
+            weights = None if block.weights is None else block.weights[own]
+            work.add(FoldedBlock(scaled[own], block.targets[own], weights, [slice(0, own.size)]))
+            n_rows += own.size
+    (moments,) = work.sums().values()
+    return PartResult({"n_rows": n_rows}, moments.arrays())
+
+
+def _targets_of(model: Model) -> Targets:
+    """Return the targets of the cells of a model."""
+    if model.intercept is not None:
+        return NumberTargets(model.intercept)
+    return ClassTargets(model.n_targets)
+
+
+def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
+    """Store the moments and the model of a version; return its figures and reasons for a refresh.
+
+    dask may run a task twice at the same time, so every attempt has its own place.
+    """
+    place, model = f"{name}/{uuid.uuid4().hex}", _read_full_model(run, change.base)
+    solve = _solve_network if model.cells is None else _solve_cells
+    solved, figures = solve(run, model, place, change)
+    target_range = model.range_with(change.target_range)
+    replace(solved, target_range=target_range).write(run.group(model_name(place)))
+    return {
+        "place": place,
+        "fitting_error": solved.fitting_error,
+        "spectral_risk": solved.spectral_risk,
+        "reasons": [],
+        **figures,
+    }
+
+
+def _solve_network(
+    run: Run, model: Model, place: str, change: _Change
+) -> tuple[Model, dict[str, Any]]:
+    """Store the moments of one network; return its solution and figures."""
+    moments = _changed(run, change)
+    if moments.total_weight == 0:
+        raise _without_rows()
+    write_sums(run, place, moments)
+    system = full_system(run, moments, features=lambda: model.features)
+    path = choose_kept(system, model.params, numbers=run.of_numbers)
+    places = None if path is None else np.sort(path.chosen)
+    kept, alpha = system.at(places), model.params.alpha
+    network = describe_network(run, kept, kept.solve(alpha), alpha=alpha)
+    solved = replace(
+        model,
+        basis=model.basis if places is None else model.basis[places],
+        places=places,
+        weights=network.weights,
+        intercept=network.intercept,
+        fitting_error=network.record["fitting_error"],
+        spectral_risk=network.record["spectral_risk"],
+    )
+    return solved, {"weight": moments.total_weight, **network.record}
+
+
+def _solve_cells(
+    run: Run, model: Model, place: str, change: _Change
+) -> tuple[Model, dict[str, Any]]:
+    """Store the moments of the networks of all cells; return their solutions and figures."""
+    assert model.cells is not None
+    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
+    for cell, alpha in enumerate(alphas.tolist()):
+        moments = _changed(run, change, cell, constant=math.isnan(alpha))
+        run.write_part(_networks_of(place), cell, {}, moments.arrays())
+        solutions.append(_solution(run, model, moments, cell, alpha).arrays())
+        of_targets.append(moments.target_products)
+    solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
+    empty = np.array([products[0, 0] == 0 for products in of_targets])
+    if empty.all():
+        raise _without_rows()
+    weight = float(total[0, 0])
+    further = np.array(change.cell_rows)
+    changed = replace(
+        model,
+        weights=solved.weights,
+        cells=replace(
+            model.cells,
+            # A cell without remaining rows predicts the mean of all rows.
+            intercepts=np.where(empty[:, None], total[0, 1:] / weight, solved.intercepts),
+            n_rows=model.cells.n_rows + (-further if change.action == FORGET else further),
+        ),
+        fitting_error=solved.fitting_error,
+        spectral_risk=solved.spectral_risk,
+    )
+    # Each cell has its own alpha.
+    figures: dict[str, Any] = {"weight": weight, "alpha": None, "reciprocal_condition": None}
+    if n_singular := np.count_nonzero(np.isfinite(alphas) & np.isnan(solved.alphas) & ~empty):
+        few = f"cells with too few rows for a network ({n_singular})"
+        figures["reasons"] = [f"{few} predict the mean of their targets"]
+    if model.target_names is not None:
+        spread = np.maximum(total.diagonal()[1:] - total[0, 1:] ** 2 / weight, 0.0)
+        unexplained = unexplained_share(solved.residuals.sum(axis=0), spread)
+        figures["training_r2"] = (1.0 - unexplained).tolist()
+    return changed, figures
+
+
+def _solution(run: Run, model: Model, moments: Moments, cell: int, alpha: float) -> SolvedCell:
+    """Return the solution of the moments of a cell; constant scores if the system is singular."""
+    if moments.total_weight == 0 or math.isnan(alpha):
+        return SolvedCell.constant(moments)
+    assert model.cells is not None
+    params = model.params
+    shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
+    penalty = penalty_named(params.penalty).of(lambda: model.features_of_cell(cell), shares)
+    targets, normalized = _targets_of(model), params.normalized
+    solved = SolvedCell.of(moments, targets, alpha=alpha, normalized=normalized, penalty=penalty)
+    return solved or SolvedCell.constant(moments)
+
+
+def _changed(
+    run: Run, change: _Change, cell: int | None = None, *, constant: bool = False
+) -> Moments:
+    """Return the moments of a network with new rows, or without forgotten ones."""
+    moments = _read_moments(run, change.base, cell)
+    if change.other is None:
+        new = _read_sum(run, change.stage, change.parts if cell is None else cell)
+    else:
+        new = _read_moments(Run.open(change.other), change.other_place, cell)
+    if constant:
+        # Constant scores have no activations.
+        new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)
+    before, weight = moments.total_weight, change.weight or new.total_weight
+    if change.action != FORGET:
+        moments += new
+    elif weight:
+        weight, moments = -weight, _without(moments, new)
+    if cell is None:
+        normalized = run.chosen_params.normalized
+        check_moments(moments, before + weight, normalized=normalized, largest=before)
+    return moments
+
+
+def _without(moments: Moments, new: Moments) -> Moments:
+    """Subtract the moments of some rows in place; return exactly 0 if no rows are left."""
+    before = moments.total_weight
+    moments -= new
+    has_rows = moments.total_weight > _LEFT_OVER * before
+    left, sizes = (
+        np.concatenate([each.diagonal(), each.target_products.diagonal()])
+        for each in (moments, new)
+    )
+    if has_rows:
+        # The first test also detects values that are small relative to the sums before.
+        wrong = (left < -_LEFT_OVER * sizes).any() or not are_sums_of_rows(
+            moments, new, tolerance=_LEFT_OVER
+        )
+    else:
+        wrong = (np.abs(left) > _LEFT_OVER * np.maximum(sizes, sizes.max())).any()
+    if wrong:
+        raise DataError(
+            "the rows to forget cannot all be in the run: the sums that are left would not be sums "
+            "over rows.",
+            "Forget rows that were fitted or added before, with the same labels and weights.",
+        )
+    return moments if has_rows else Moments.zeros(moments.n_basis, len(moments.cross))
+
+
+def _without_rows() -> DataError:
+    return DataError("the run would be left without rows.", "Begin a new run, or forget fewer.")
+
+
+def _networks_of(place: str) -> str:
+    """Return the name of the parts with the moments of the cells of a version."""
+    return f"{place}/networks" if place else FITS
+
+
+def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
+    """Return the moments of a version, or those of one of its cells."""
+    if cell is None:
+        return read_sums(run, place or MOMENTS.name)
+    return _read_sum(run, _networks_of(place), cell)
+
+
+def _read_sum(run: Run, stage: str, part: int | range) -> Moments:
+    names = Moments.array_names()
+    return Moments.from_arrays({name: run.read_part(stage, part, name) for name in names})

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.version import read_model
+from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import (
     TrainingRows,

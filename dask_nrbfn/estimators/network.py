@@ -20,10 +20,9 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import finish_fit
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
-from dask_nrbfn.commands.update import kept_stages, update_run
-from dask_nrbfn.commands.version import read_model
+from dask_nrbfn.commands.update import kept_stages, read_model, update_run
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.estimators.inputs import (
@@ -42,7 +41,6 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import name_rows
 from dask_nrbfn.stages.refine import check_updatable, is_refined
@@ -132,8 +130,8 @@ def finished_run(
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
     with _active_engine(dataset) as engine:
-        context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds, **options)
-        return finish_fit(location, context)
+        options |= {"tuning": tuning, "embeds": embeds}
+        return fit_dataset(dataset, location, params, engine, **options)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation
-from dask_nrbfn.commands.version import read_model
+from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED

@@ -9,7 +9,7 @@ import pytest
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, read_rates
 from dask_nrbfn.engine import EngineOptions, InlineEngine
-from dask_nrbfn.errors import MemoryBudgetError, MissingDataError, ParameterError
+from dask_nrbfn.errors import MemoryBudgetError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.stage import Rates
 from tests.cli.program import refuse, run, succeed
@@ -139,7 +139,7 @@ def test_read_rates__wrong_files(tmp_path, content):
     (tmp_path / "rates.json").write_text(content)
     with pytest.raises(ParameterError, match="does not hold numbers above 0 for products, expo"):
         read_rates(tmp_path / "rates.json")
-    with pytest.raises(MissingDataError):
+    with pytest.raises(ParameterError, match="No such file"):
         read_rates(tmp_path / "none.json")
 
 

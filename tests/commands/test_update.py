@@ -274,9 +274,9 @@ def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
     assert_moments(run, X[kept], y[kept])
     chosen = run.read("basis/rows")
     n_basis_rows = np.sum((chosen >= 10) & (chosen < 35))
-    assert record["n_basis_rows"] == n_basis_rows > 0
+    assert n_basis_rows > 0
     assert record["refresh_due"]
-    assert "basis rows" in record["reasons"][0]
+    assert record["reasons"][0].startswith(f"{n_basis_rows} of the forgotten rows are basis rows")
     with pytest.raises(DataError, match="has forgotten the rows of"):
         update(run, customer, forget=True)
 
@@ -421,14 +421,13 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
     whole = Run.open(shutil.copytree(tmp_path / "run", tmp_path / "whole"))
     update(whole, rows[1])
     latest = Model.load(run.location).digest()
-    stopped = CountingEngine(n_tasks)
-    if n_tasks < 5:
-        with pytest.raises(StoppedError):
-            update(run, rows[1], stopped)
-        assert Model.load(run.location).digest() == latest
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(n_tasks))
+    assert Model.load(run.location).digest() == latest
     rest = CountingEngine()
     update(run, rows[1], rest)
-    assert rest.done["update-1-add-" + rows[1].fingerprint] == 4 - min(n_tasks, 4) * (n_tasks < 5)
+    # The old model is evaluated first.
+    assert rest.done["update-1-add-" + rows[1].fingerprint] == 4 - max(n_tasks - 1, 0)
     assert Model.load(run.location).digest() == Model.load(whole.location).digest()
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
 
@@ -437,7 +436,7 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
 def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     run = run_in(4)
     with pytest.raises(StoppedError):
-        update(run, rows[1], CountingEngine(4))
+        update(run, rows[1], CountingEngine(5))
     gram = next((tmp_path / "run").glob("update-*/parts/0-3/*/packed_gram/c/0"))
     flip_byte(gram, 50)
     with pytest.raises(DamagedDataError, match="Repeat the update"):
