@@ -200,21 +200,20 @@ def measure_rates(context: FitContext) -> Rates:
 
 
 def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Return the rates of this process, measured on the first rows of a dataset."""
+    """Return the rates of this process, measured on the first chunk of a dataset."""
     dataset = Dataset.open(location)
+    chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
+    reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
     row_values = max(1, round(dataset.row_values))
     # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
-    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared, dataset.n_rows)
-    rows = dataset.take(np.arange(max(n_rows, 1)))
-    reading_s = _seconds(lambda: dataset.take(np.arange(rows.shape[0])))
-    n_rows = min(_ROWS, max(_MAX_ELEMENTS // n_columns, 1))
-    X = dense(rows[:n_rows, :n_columns]).astype(np.float64)
+    rows = chunk[: max(1, min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared))]
+    X = dense(rows[: max(1, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
     return Rates(
-        bytes=rows.shape[0] * dataset.row_bytes / reading_s,
+        bytes=chunk.shape[0] * dataset.row_bytes / reading_s,
         pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
-        **_network_rates(X, min(n_basis, _MAX_BASIS)),
+        **_network_rates(X.astype(np.float64), min(n_basis, _MAX_BASIS)),
     )
 
 

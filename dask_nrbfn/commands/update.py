@@ -590,7 +590,7 @@ def _solve_cells(
     alphas, solutions, of_targets = run.read("cells/alphas"), [], []
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
-        run.write_part(_networks_of(place), cell, {}, moments.arrays())
+        run.write_part(f"{place}/networks", cell, {}, moments.arrays())
         solutions.append(_solution(run, model, moments, cell, alpha).arrays())
         of_targets.append(moments.target_products)
     solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
@@ -688,16 +688,11 @@ def _without_rows() -> DataError:
     return DataError("the run would be left without rows.", "Begin a new run, or forget fewer.")
 
 
-def _networks_of(place: str) -> str:
-    """Return the name of the parts with the moments of the cells of a version."""
-    return f"{place}/networks" if place else FITS
-
-
 def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
     """Return the moments of a version, or those of one of its cells."""
     if cell is None:
         return read_sums(run, place or MOMENTS.name)
-    return _read_sum(run, _networks_of(place), cell)
+    return _read_sum(run, f"{place}/networks" if place else FITS, cell)
 
 
 def _read_sum(run: Run, stage: str, part: int | range) -> Moments:

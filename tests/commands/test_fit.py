@@ -54,7 +54,7 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
 def test_fit__any_dtype_gives_the_same_network(dtype):
     X, y = spirals(150)
@@ -89,6 +89,7 @@ def test_fit__float16_gives_the_bits_of_the_same_values():
     assert first == second
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("scale", ["standard", "unit"])
 def test_fit__scaling_equals_scaling_beforehand(scale):
     X, y = spirals(200)
@@ -313,8 +314,8 @@ def test_fit__damaged_chunk_is_found_before_the_search(tmp_path, harm, error, pr
     assert problem in refused(error, dataset, engine=CountingEngine(1))
 
 
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("n_rows", [4, 15, 20, 21])
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("n_rows", [4, 20, 21])
 def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     X, y = spirals(60)
     rows = np.r_[[np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]], np.arange(20, 58)][:n_rows]

@@ -83,40 +83,35 @@ def check(model, rows, *, dtype="float64", tolerance=1e-10):
     assert (given["label"][sure] == labels[sure]).all()
 
 
-@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_onnx__every_kernel_and_scale(kernel, features, scale):
-    model, rows = drawn(kernel=kernel, features=features, scale=scale)
-    # The root of what rounding leaves of the distance of a basis row from itself is 1e-8.
-    check(model, rows, tolerance=1e-6 if kernel == "laplacian" else 1e-10)
+def test_onnx__every_kernel_and_scale(kernel, features):
+    for scale in ("none", "standard") if kernel != "gaussian" else SCALES:
+        model, rows = drawn(kernel=kernel, features=features, scale=scale)
+        # The root of what rounding leaves of the distance of a basis row from itself is 1e-8.
+        check(model, rows, tolerance=1e-6 if kernel == "laplacian" else 1e-10)
 
 
-@pytest.mark.parametrize("kind", LABELS)
-def test_onnx__labels_of_every_type(kind):
-    check(*drawn(classes=LABELS[kind]))
+def test_onnx__labels_of_every_type():
+    for classes in LABELS.values():
+        check(*drawn(classes=classes))
 
 
 BIASED = Calibration(0.3, 0.8, (-0.4, 0.1, 0.3))
 
 
-@pytest.mark.parametrize("calibration", [None, Calibration(0.05), BIASED])
-@pytest.mark.parametrize("dtype", onnx_model.DTYPES)
+@pytest.mark.parametrize("calibration", [None, Calibration(0.05), Calibration(3.0), BIASED])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_onnx__the_largest_probability_is_that_of_the_label(loss, dtype, calibration):
+def test_onnx__the_largest_probability_is_that_of_the_label(loss, calibration):
     model, rows = drawn(loss=loss, calibration=calibration)
+    check(model, rows)
     model = replace(model, weights=50 * model.weights)
-    proto = onnx_model.onnx_model(model, dtype=dtype).SerializeToString()
-    for some in (rows[:50], rows[:1], rows[:0]):
-        given = given_by(proto, some.astype(dtype))
-        for name in ("scores", "probabilities"):
-            assert (model.classes[given[name].argmax(axis=1)] == given["label"]).all()
-
-
-@pytest.mark.parametrize("calibration", [Calibration(0.05), Calibration(3.0), BIASED])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_onnx__calibrated(loss, calibration):
-    check(*drawn(calibration=calibration, loss=loss))
+    for dtype in onnx_model.DTYPES:
+        proto = onnx_model.onnx_model(model, dtype=dtype).SerializeToString()
+        for some in (rows[:50], rows[:1], rows[:0]):
+            given = given_by(proto, some.astype(dtype))
+            for name in ("scores", "probabilities"):
+                assert (model.classes[given[name].argmax(axis=1)] == given["label"]).all()
 
 
 def numbers(**further):
@@ -131,10 +126,6 @@ def test_onnx__numbers_and_coordinates(name, fitting_error):
     model, rows = numbers(fitting_error=fitting_error)
     check(model, rows)
     assert list(given_by(onnx_model.onnx_model(model).SerializeToString(), rows)) == [name]
-
-
-def test_onnx__numbers_are_clipped():
-    model, rows = numbers(fitting_error=0.1)
     clipped = replace(model, target_range=np.quantile(model.scores(rows), [0.25, 0.75], axis=0))
     (values,) = given_by(onnx_model.onnx_model(clipped).SerializeToString(), rows).values()
     np.testing.assert_allclose(values, clipped.clipped(model.scores(rows)), rtol=1e-9)
@@ -158,17 +149,6 @@ def test_onnx__rows_far_beyond_the_basis():
         check(model, rows)
 
 
-def test_onnx__features_of_a_table():
-    model, rows = drawn()
-    names = ("a", "city_Rome", "city_Oslo", "a_missing")
-    proto = onnx_model.onnx_model(replace(model, feature_names=names))
-    card = {each.key: json.loads(each.value) for each in proto.metadata_props}
-    assert card["feature_names"] == list(names)
-    np.testing.assert_allclose(
-        given_by(proto.SerializeToString(), rows)["scores"], model.scores(rows), atol=1e-9
-    )
-
-
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
 def test_onnx__a_basis_in_csr(scale, caplog):
     model, rows = drawn(scale=scale, kernel="matern32")
@@ -186,16 +166,19 @@ def test_onnx__a_model_too_large_for_the_format(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", onnx_model.DTYPES)
-@pytest.mark.parametrize("apart", [10.0, 1e4, 1e6])
+@pytest.mark.parametrize("apart", [10.0, 1e6])
 def test_onnx__the_card_says_how_clusters_far_apart_are_rounded(apart, dtype):
     model, _ = drawn()
     rng = np.random.default_rng(0)
     basis = np.concatenate([rng.normal(size=(15, 4)), rng.normal(size=(15, 4)) + apart])
     rows = np.concatenate([rng.normal(size=(20, 4)), rng.normal(size=(20, 4)) + apart])
     rows = rows.astype(dtype).astype(np.float64)
-    model = replace(model, basis=basis, width=1.0, weights=rng.uniform(-1, 1, (3, 30)))
+    names = ("a", "city_Rome", "city_Oslo", "a_missing")
+    weights = rng.uniform(-1, 1, (3, 30))
+    model = replace(model, basis=basis, width=1.0, weights=weights, feature_names=names)
     proto = onnx_model.onnx_model(model, dtype=dtype)
     card = {each.key: json.loads(each.value) for each in proto.metadata_props}
+    assert card["feature_names"] == list(names)
     given = given_by(proto.SerializeToString(), rows.astype(dtype))
     error = np.abs(given["scores"] - model.scores(rows)).max()
     assert error < 10 * card["rounding"] + 10 * np.finfo(dtype).eps

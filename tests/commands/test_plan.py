@@ -125,20 +125,13 @@ def test_plan_on_options__of_what_cannot_be_fitted(dataset):
             plan_on_options(dataset, PARAMS, EngineOptions(workers=0), n_rows=n_rows)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        '{"pairs": 1}',
-        json.dumps({**asdict(RATES), "pairs": 0}),
-        json.dumps({**asdict(RATES), "pairs": "fast"}),
-    ],
-)
-def test_read_rates__wrong_files(tmp_path, content):
-    (tmp_path / "rates.json").write_text(content)
-    with pytest.raises(ParameterError, match="does not hold numbers above 0 for products, expo"):
-        read_rates(tmp_path / "rates.json")
+def test_read_rates__wrong_files(tmp_path):
+    path, rates = tmp_path / "rates.json", asdict(RATES)
+    changed = ({**rates, "pairs": 0}, {**rates, "pairs": "fast"})
+    for content in ("{", "[]", '{"pairs": 1}', *map(json.dumps, changed)):
+        path.write_text(content)
+        with pytest.raises(ParameterError, match="does not hold numbers above 0 for products, ex"):
+            read_rates(path)
     with pytest.raises(ParameterError, match="No such file"):
         read_rates(tmp_path / "none.json")
 

@@ -100,13 +100,6 @@ def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
 
 
 @pytest.mark.slow
-def test_refresh_run__of_given_datasets(tmp_path, run, rows):
-    refresh_run(run.location, [rows[2]], InlineEngine())
-    assert Model.load(run.location).digest() == joined(tmp_path, rows[2:]).digest()
-    update_run(run.location, rows[0], InlineEngine())
-
-
-@pytest.mark.slow
 def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     X, y = spirals(80, seed=7)
     weights = np.linspace(0.5, 2, 80)
@@ -182,6 +175,8 @@ def test_refresh_run__rows_forgotten_out_of_others(tmp_path, run, rows):
     update_run(run.location, some, InlineEngine(), forget=True)
     with pytest.raises(DataError, match=r"has forgotten the rows of .*some"):
         refresh_run(run.location, [], InlineEngine())
+    with pytest.raises(DataError, match="two of the datasets have the same rows"):
+        refresh_run(run.location, [rows[0], rows[0]], InlineEngine())
 
 
 @pytest.mark.slow
@@ -258,11 +253,6 @@ def test_refresh_run__needs_no_model_at_all(tmp_path, run, rows, lost):
     shutil.rmtree(tmp_path / "run" / lost)
     refresh_run(run.location, [], InlineEngine())
     assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
-
-
-def test_refresh_run__counts_no_rows_twice(run, rows):
-    with pytest.raises(DataError, match="two of the datasets have the same rows"):
-        refresh_run(run.location, [rows[0], rows[0]], InlineEngine())
 
 
 @pytest.mark.slow
