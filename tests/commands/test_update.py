@@ -202,17 +202,13 @@ def test_update_run__with_a_penalty_is_one_fit(rows, penalty):
 def test_update_run__balanced_classes_weigh_as_in_the_fit(rows):
     params = replace(PARAMS, class_weight="balanced")
     run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
-    update(run, rows[1])
-    X, y = table_of(rows[:2])
-    counts = np.bincount(rows[0].y[:])
-    assert_moments(run, X, y, (rows[0].n_rows / (3 * counts))[y])
-
-
-def test_update_run__classes_may_be_missing_among_the_new_rows(run, rows):
     X, y = spirals(60, seed=5)
+    # A class may be missing among the new rows.
     later = write_table(MemoryStore(), X[y != 0], y[y != 0])
     update(run, later)
-    assert_moments(run, *table_of([rows[0], later]))
+    X, y = table_of([rows[0], later])
+    counts = np.bincount(rows[0].y[:])
+    assert_moments(run, X, y, (rows[0].n_rows / (3 * counts))[y])
 
 
 @pytest.mark.slow
@@ -484,6 +480,7 @@ def test_merge_runs__two_sites_are_one_fit(run, rows):
         merge_runs(run.location, other.location, InlineEngine())
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_update_run__training_r2_is_that_of_all_rows(features):
     X, Y = surfaces(300)
