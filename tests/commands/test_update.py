@@ -505,8 +505,8 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
     [
         "model/weights/c/0/0",
         "moments/packed_gram/c/0",
-        "basis/values/c/0/0",
-        "basis/values/zarr.json",
+        "model/basis/c/0/0",
+        "model/basis/zarr.json",
     ],
 )
 def test_update__says_what_mends_a_damaged_run(stored, rows, name):
