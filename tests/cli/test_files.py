@@ -94,8 +94,6 @@ def test_predict__keeps_the_label_of_the_file(tmp_path, place):
     assert found.columns.tolist() == ["person", "bought", "prediction", *shares]
     assert found["bought"].tolist() == rows["bought"].tolist()
     pd.testing.assert_frame_equal(found[expected.columns], expected)
-    named, _ = predicted(place, rows, tmp_path, *options, "--prediction-name", "guess")
-    pd.testing.assert_frame_equal(named, found.rename(columns={"prediction": "guess"}))
 
 
 def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place):
@@ -103,11 +101,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     predict = ("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     problem, fix = refuse(*predict, "--keep", "prediction")
     assert problem == "two columns of the predictions would be called 'prediction'."
-    assert fix == "Leave the column out of --keep, or name the predictions with --prediction-name."
-    succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
-    assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
-    group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
-    assert "--prediction-name is given, but" in refuse(*group)[0]
+    assert fix == "Leave the column out of --keep, or rename it by a query."
 
 
 @pytest.mark.fast_cases(1)
@@ -137,8 +131,6 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
         ("age", (), ["age"]),
         ("age", ("--keep", "age"), ["age", "prediction"]),
         ("age,code", ("--keep", "code"), ["code", "prediction_age", "prediction_code"]),
-        ("age", ("--prediction-name", "years"), ["years"]),
-        ("age,code", ("--prediction-name", "p"), ["p_age", "p_code"]),
     ],
 )
 def test_predict__names_of_predicted_numbers(tmp_path, targets, options, names):

@@ -47,12 +47,12 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
     succeed(*predict, tmp_path / "out.csv")
     succeed(*predict, tmp_path / "out.parquet")
     found = pd.read_csv(tmp_path / "out.csv", dtype=str)
-    assert {*found["prediction"]} == {"False", "True"}
+    assert {*found["prediction"]} == {"false", "true"}
     assert found.columns.tolist() == ["prediction", "probability_False", "probability_True"]
     typed = pd.read_parquet(tmp_path / "out.parquet")["prediction"]
     assert typed.dtype == bool
     assert np.mean(typed == TRUTH) > 0.9
-    assert found["prediction"].tolist() == typed.astype(str).tolist()
+    assert found["prediction"].tolist() == typed.astype(str).str.lower().tolist()
     evaluation = json.loads(succeed("evaluate", run, data, "--json", "--workers", 0))
     assert evaluation["classes"] == [False, True]
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)

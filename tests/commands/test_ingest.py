@@ -241,24 +241,3 @@ def test_ingest__text_is_no_number():
 def test_ingest__numbers_beside_labels():
     with pytest.raises(ParameterError, match="y and target are both given"):
         ingest_arrays(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (
-            {},
-            "no label or target is given, so the dataset can only be predicted. Its columns "
-            "are 'a', 'b', 'c'.",
-        ),
-        ({"label": "b"}, "the rows have 1 class only: 'x'. A fit needs at least two classes."),
-        ({"label": "c", "unlabelled": "0"}, None),
-        ({"target": "a"}, None),
-    ],
-)
-def test_ingest__tells_what_stands_against_a_fit(tmp_path, caplog, options, told):
-    (tmp_path / "d.csv").write_text("a,b,c\n1,x,0\n2,x,1\n3,x,2\n")
-    with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
-        ingest_file(tmp_path / "d.csv", MemoryStore(), **options)
-    lines = [record.message for record in caplog.records[1:]]
-    assert lines == ([] if told is None else [f"ingest: {told}"])

@@ -14,7 +14,7 @@ import zarr
 from dask_nrbfn.commands import predict as commands_predict
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.predict import ObsTarget, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset, predict_obs
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
@@ -53,7 +53,7 @@ def place(fitted, tmp_path):
 def annotate(fitted, name, place, to="obs/predicted", **options):
     run, dataset = fitted / name, Dataset.open(fitted / f"{name}-data")
     options = {"overwrite": False, **options}
-    ObsTarget(place, to, Model.load(run), **options).write(run, dataset, InlineEngine())
+    predict_obs(run, dataset, place, to, InlineEngine(), **options)
 
 
 def predicted(fitted, name, tmp_path, **options):

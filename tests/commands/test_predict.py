@@ -133,7 +133,7 @@ def test_predict__tables(tmp_path, place, new_rows, suffix, wanted):
 @pytest.mark.parametrize("wanted", ["scores", "probabilities"])
 def test_predict__numbers_have_no_classes(of_numbers, wanted):
     dataset = write_table(MemoryStore(), surfaces(5)[0])
-    with pytest.raises(ParameterError, match=f"{wanted} is set, but the model predicts nu"):
+    with pytest.raises(ParameterError, match=f"{wanted} is given, but the model predicts nu"):
         predict_dataset(of_numbers, dataset, MemoryStore(), InlineEngine(), **{wanted: True})
 
 
@@ -195,7 +195,7 @@ def test_predict__no_room(tmp_path, place, name):
 def test_predict__unknown_suffix_is_refused_with_those_that_work(tmp_path, place, new_rows, name):
     dataset = write_table(MemoryStore(), new_rows[0])
     for out in (tmp_path / name, f"memory://{name}"):
-        with pytest.raises(ParameterError, match=r"ends in \..* \.csv, \.parquet or \.zarr"):
+        with pytest.raises(ParameterError, match=r"ends in \..* \.csv or \.parquet or \.zarr"):
             predict_dataset(place / "run", dataset, out, InlineEngine())
     assert list(tmp_path.iterdir()) == []
 
@@ -318,10 +318,9 @@ def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows,
     dataset = write_table(MemoryStore(), X, target=Y, chunk_rows=370)
     for n_workers in (1, 7):
         evaluation = evaluate_dataset(of_numbers, dataset, InlineEngine(n_workers=n_workers))
-        sample = evaluation.sample
-        np.testing.assert_array_equal(sample.rows, np.arange(0, n_rows, step))
-        np.testing.assert_array_equal(sample.true, Y[::step])
-        np.testing.assert_allclose(sample.predicted, predicted[::step], rtol=1e-9)
+        true, found = evaluation.sample
+        np.testing.assert_array_equal(true, Y[::step])
+        np.testing.assert_allclose(found, predicted[::step], rtol=1e-9)
         figures = evaluation.figures()
         assert "sample" not in figures
         for name, metric in {

@@ -645,15 +645,17 @@ def test_spoiled__rows_of_a_query(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
-def test_model__of_a_query_names_it_where_rows_do_not_fit(tmp_path):
+def test_model__of_a_query_names_it_where_rows_do_not_fit(tmp_path, caplog):
     text = "a;y\n" + "".join(f"{row},5 m;{'uv'[row % 2]}\n" for row in range(40))
     query = "SELECT * REPLACE (replace(replace(a, ' m', ''), ',', '.')::DOUBLE AS a) FROM source"
     dataset = ingest_text(tmp_path, text, label="y", sql=query)
     fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=3), InlineEngine())
     (tmp_path / "new.csv").write_text("a;y\n1,5 m;u\n")
     read = partial(opened_rows, tmp_path / "new.csv", tmp_path / "run", beside=tmp_path / "out")
-    with pytest.raises(DataError, match=r"'1,5 m' in row 0 .* read with sql=.*::DOUBLE"), read():
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    with pytest.raises(DataError, match=r"'1,5 m' in row 0 "), read():
         pass
+    assert f"the training rows were read with the query {query}" in caplog.text
     with read(sql=query) as rows:
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5]])
 
