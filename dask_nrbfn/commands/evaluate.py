@@ -1,8 +1,6 @@
 """Evaluate: the figures of a model on all rows of a dataset that has targets."""
 
-import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -24,8 +22,6 @@ from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model, PinnedModel
-
-logger = logging.getLogger(__name__)
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -122,8 +118,7 @@ class NumberEvaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample, as values that `json.dumps` accepts."""
-        figures = {**vars(self), "target_names": list(self.target_names)}
-        return {name: value for name, value in figures.items() if name != "sample"}
+        return {name: value for name, value in vars(self).items() if name != "sample"}
 
 
 def evaluate_dataset(
@@ -151,14 +146,11 @@ def evaluate_dataset(
         )
     check_targets(dataset, opened.target_names)
     n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
-    if n_unlabelled:
-        logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
     spans = task_spans(dataset.n_rows, 1, engine)
     arguments = [(pinned, dataset, *span) for span in spans]
     if opened.target_names is not None:
-        sums, samples = zip(
-            *run_tasks(engine, _residuals, arguments, label="evaluate"), strict=True
-        )
+        residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
+        sums, samples = zip(*residuals, strict=True)
         return NumberEvaluation(
             dataset.n_rows,
             opened.target_names,
@@ -167,37 +159,21 @@ def evaluate_dataset(
             sample=np.concatenate(samples, axis=1),
         )
     # A dataset may declare classes that no row has.
-    present = dataset.classes[dataset.class_counts > 0].tolist()
-    if set(known := opened.classes.tolist()).isdisjoint(present):
+    known, present = opened.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
+    if set(known).isdisjoint(present):
         raise DataError(
             f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
             f"model, such as {known[0]!r}.",
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
-    return _of_labels(counts, dataset, opened, n_unlabelled)
-
-
-def _of_labels(
-    counts: Sequence[tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]],
-    dataset: Dataset,
-    model: Model,
-    n_unlabelled: int,
-) -> Evaluation:
     confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
     confusion, n_rows = np.sum(confusions, axis=0), dataset.n_rows
     n_unknown = int(confusion[-1].sum())
-    if n_unknown:
-        logger.warning(
-            "%d of the %d rows of %s have labels that the model does not know; these are errors.",
-            n_unknown,
-            n_rows,
-            dataset.location,
-        )
     return Evaluation(
         n_rows=n_rows,
         n_errors=n_rows - int(np.trace(confusion)),
-        classes=tuple(model.classes.tolist()),
+        classes=tuple(known),
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
         log_loss=math.fsum(log_losses) / (n_rows - n_unknown),
         n_unknown_labels=n_unknown,
