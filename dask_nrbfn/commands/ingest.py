@@ -243,8 +243,10 @@ def ingest_arrays(
         from dask_nrbfn.sources.tables import schema_of, stored_rows
 
         schema = schema or (None if is_scipy(X) else schema_of(X, missing))
-        own = canonical(X) if is_scipy(X) else plain_rows(X) if schema is None else X
-        rows = own if schema is None else stored_rows(X, schema)
+        if schema is not None:
+            rows = stored_rows(X, schema)
+        else:
+            rows = canonical(X) if is_scipy(X) else plain_rows(X)
         source = ArraySource(rows, labels, weights, numbers)
     source.boolean_labels = are_boolean
     source.schema = schema

@@ -21,7 +21,7 @@ X, Y = spirals(N)
 GAPS = np.arange(N) % 4 == 1
 NAMES = np.array(["ant", "bee", "cow"])
 LABELS = {"whole": Y, "float": Y.astype(float), "text": NAMES[Y], "truth": Y > 0}
-SUFFIXES = [".csv", ".parquet", ".feather"]
+SUFFIXES = [".csv", ".parquet"]
 
 
 def table(labels, gaps=GAPS):
@@ -31,13 +31,7 @@ def table(labels, gaps=GAPS):
 
 
 def write(place, frame):
-    match place.suffix:
-        case ".csv":
-            frame.to_csv(place, index=False)
-        case ".parquet":
-            frame.to_parquet(place)
-        case _:
-            frame.to_feather(place)
+    (frame.to_csv if place.suffix == ".csv" else frame.to_parquet)(place, index=False)
     return place
 
 
