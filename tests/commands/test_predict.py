@@ -35,6 +35,7 @@ from dask_nrbfn.numeric.reliability import expected_calibration_error, reliabili
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine
 from tests.storage.written import file_size_limit
 from tests.tables import spirals, surfaces, write_table
 
@@ -159,22 +160,8 @@ def test_predict__keeps_the_old_output_when_it_fails(tmp_path, place, new_rows):
     assert {path.name for path in tmp_path.iterdir()} == {"new", "out"}
 
 
-class InterruptedEngine(InlineEngine):
-    """Lets something happen after its tasks."""
-
-    def __init__(self, happens):
-        super().__init__()
-        self.happens = happens
-
-    def run(self, task, arguments, *, label, follow):
-        results = super().run(task, arguments, label=label)
-        self.happens()
-        return results
-
-
 def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_rows):
-    dataset = write_table(MemoryStore(), new_rows[0])
-    engine = InterruptedEngine(lambda: pytest.fail("no task must run"))
+    dataset, engine = write_table(MemoryStore(), new_rows[0]), CountingEngine(0)
     (tmp_path / "file").write_text("mine")
     for name in ("file/out.csv", "file/out.parquet", "file/out"):
         with pytest.raises(StorageError, match=f"{name} cannot be written"):
@@ -182,6 +169,11 @@ def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_
     for name in ("out.csv", "out.parquet", "out", "model/out.csv"):
         with pytest.raises(ParameterError, match=f"run/{name} is inside the Zarr group"):
             predict_dataset(place / "run", dataset, place / "run" / name, engine, overwrite=True)
+    for out in (tmp_path / "out.csv.gz", "memory://out.npz"):
+        with pytest.raises(ParameterError, match=r"ends in \..* \.csv or \.parquet or \.zarr"):
+            predict_dataset(place / "run", dataset, out, engine)
+    with pytest.raises(ParameterError, match="is not a local file"):
+        predict_dataset(place / "run", dataset, "memory://out.csv", engine)
 
 
 @pytest.mark.parametrize("name", ["out", "out.csv", "out.parquet"])
@@ -191,21 +183,6 @@ def test_predict__no_room(tmp_path, place, name):
     with file_size_limit(8_000), pytest.raises(StorageError, match=f"{name} does not fit on"):
         predict_dataset(place / "run", dataset, tmp_path / name, InlineEngine())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["out.csv.gz", "out.npz"])
-def test_predict__unknown_suffix_is_refused_with_those_that_work(tmp_path, place, new_rows, name):
-    dataset = write_table(MemoryStore(), new_rows[0])
-    for out in (tmp_path / name, f"memory://{name}"):
-        with pytest.raises(ParameterError, match=r"ends in \..* \.csv or \.parquet or \.zarr"):
-            predict_dataset(place / "run", dataset, out, InlineEngine())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_predict__remote_tables_are_refused(place, new_rows):
-    dataset = write_table(MemoryStore(), new_rows[0])
-    with pytest.raises(ParameterError, match="is not a local file"):
-        predict_dataset(place / "run", dataset, "memory://out.csv", InlineEngine())
 
 
 @pytest.mark.parametrize("calibration", [None, Calibration(0.2), BIASED])
