@@ -100,8 +100,8 @@ _OPTIONS: dict[str, str] = {
     "scores": "Also write the score of every class. A Zarr group always has scores.",
     "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
     "predictions in a .csv or .parquet file.",
-    "skip_bad": "Leave predictions empty for rows with missing or unreadable values, and log how "
-    "many; for a .csv or .parquet file.  [default: an error]",
+    "skip_bad": "Read unreadable cells as missing, and leave predictions empty for rows with gaps "
+    "that RUN does not fill; for a .csv or .parquet file.  [default: an error]",
     "no_clip": "Do not clip predicted numbers to the range of the training targets.",
     "out FILE": "Where to write the page.  [default: RUN.html]",
     "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "

@@ -81,7 +81,6 @@ def _predict(
                 out,
                 engine,
                 kept=opened.kept,
-                bad_rows=opened.bad_rows,
                 clip=not no_clip,
                 overwrite=overwrite,
                 **results,

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, scratch_beside
-from dask_nrbfn.storage.location import RemoteLocation, normalize
+from dask_nrbfn.storage.location import RemoteLocation, file_of, normalize
 from dask_nrbfn.storage.model import Model
 
 if TYPE_CHECKING:
@@ -28,14 +28,12 @@ class OpenedRows:
 
     kept: columns of the file, as they were read.
     ignored: columns of the file that are not used.
-    bad_rows: indices of rows with a cell that cannot be read, even in an imputed column.
     unseen: number of rows with a category that the model does not know, by column.
     """
 
     dataset: Dataset
     kept: "pa.RecordBatchReader | None" = None
     ignored: tuple[str, ...] = ()
-    bad_rows: Sequence[int] = ()
     unseen: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -65,7 +63,7 @@ def opened_rows(
     labelled : bool
         Whether labels, numeric targets and weights are read, from the columns of the fit.
     spoiled : bool
-        Whether missing values and unreadable cells are allowed; their features are NaN.
+        Whether missing values and unreadable cells are allowed; both are read as missing.
     keep : sequence of str
         Columns of a table that are returned as they were read. Ids are always returned.
     **reading
@@ -78,10 +76,8 @@ def opened_rows(
         If the place has no rows, or not the columns of the model; if an option for files is given
         and the place is a dataset.
     """
-    path, storage_options = (
-        (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
-    )
-    if not holds_rows(path, storage_options):
+    path = file_of(place) if isinstance(place, RemoteLocation) else place
+    if not holds_rows(path):
         dataset = Dataset.open(place)
         check_not_given(f"{place} is a dataset", **reading, keep=keep)
         yield OpenedRows(dataset)
@@ -98,7 +94,6 @@ def opened_rows(
         schema=_schema_of(trained, labelled=labelled),
         classes=trained.classes.tolist() if trained.target_names is None else None,
         spoiled=spoiled,
-        storage_options=storage_options,
         read_as=read_as,
         **reading,
     )
@@ -118,7 +113,7 @@ def opened_rows(
         dataset = Dataset.open(scratch).named(str(place if is_query(path) else normalize(place)))
         ignored = () if schema is None else schema.ignored
         unused = tuple(name for name in ignored if name not in keep)
-        yield OpenedRows(dataset, kept, unused, source.bad_rows, dict(source.unseen))
+        yield OpenedRows(dataset, kept, unused, dict(source.unseen))
 
 
 def check_not_given(reason: str, **options: Any) -> None:

@@ -42,7 +42,7 @@ from dask_nrbfn.storage.chunks import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, kind_of, replacing_group
-from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.location import RemoteLocation, file_of
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -163,7 +163,7 @@ def ingest_file(
     del options["location"]
     stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
     if isinstance(source, RemoteLocation):
-        options |= {"source": source.url, "storage_options": source.storage_options}
+        options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):
         options["schema"] = load_schema(schema)
     return ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)

@@ -77,7 +77,6 @@ def predict_dataset(
     probabilities: bool = False,
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
-    bad_rows: Sequence[int] = (),
     clip: bool = True,
     overwrite: bool = False,
 ) -> int:
@@ -102,8 +101,6 @@ def predict_dataset(
         or "prediction_TARGET".
     skip_bad : bool
         Write nulls for rows with a missing feature, in a .csv or .parquet file.
-    bad_rows : sequence of int
-        Indices of further rows to write nulls for.
     clip : bool
         Whether predicted numbers are clipped to the range of the training targets.
     overwrite : bool
@@ -124,16 +121,14 @@ def predict_dataset(
     )
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):
-        _write(pinned, dataset, out, engine, names, overwrite=overwrite)
-        return 0
+        return _write(pinned, dataset, out, engine, names, overwrite=overwrite)
     columns = _table_columns(opened, dataset, names, keep)
     if kept is not None and str(out).lower().endswith(".csv"):
         _check_in_csv(kept.schema)
     with scratch_beside(out) as scratch:
-        _write(pinned, dataset, scratch, engine, names)
+        n_skipped = _write(pinned, dataset, scratch, engine, names)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            group = open_group(scratch, kind="predictions")
-            n_skipped = _write_table(group, unfinished, columns, kept, bad_rows)
+            _write_table(open_group(scratch, kind="predictions"), unfinished, columns, kept)
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return n_skipped
@@ -226,8 +221,8 @@ def _write(
     names: tuple[str, ...],
     *,
     overwrite: bool = False,
-) -> None:
-    """Write the named results, and ids, to a Zarr group."""
+) -> int:
+    """Write the named results, and ids, to a Zarr group; return the number of rows with gaps."""
     model = pinned.open()
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
@@ -245,7 +240,7 @@ def _write(
             )
         spans = task_spans(dataset.n_rows, chunk_rows, engine)
         arguments = [(pinned, dataset, group, names, *span) for span in spans]
-        run_tasks(engine, _write_rows, arguments, label="predict")
+        n_skipped = sum(run_tasks(engine, _write_rows, arguments, label="predict"))
         attributes: dict[str, Any] = {"fingerprint": dataset.fingerprint, "results": list(names)}
         attributes |= {"id": _id_name(dataset)} if "ids" in empty else {}
         if model.target_names is None:
@@ -253,6 +248,7 @@ def _write(
         else:
             attributes["target_names"] = list(model.target_names)
         mark_complete(group, kind="predictions", attributes=attributes)
+    return n_skipped
 
 
 def _id_name(dataset: Dataset) -> str | None:
@@ -287,9 +283,9 @@ def _write_rows(
     names: tuple[str, ...],
     start: int,
     stop: int,
-) -> None:
-    """Write the named results of some rows."""
-    scorer = Scorer(model)
+) -> int:
+    """Write the named results of some rows; return the number of rows with gaps."""
+    scorer, n_skipped = Scorer(model), 0
     scores_of_blocks = (scores for scores, _ in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
@@ -297,7 +293,9 @@ def _write_rows(
         for name, values in (results | _ids_of(dataset, start, stop)).items():
             array = get_array(group, name)
             array[start:stop] = values.astype(array.dtype, copy=False)
+        n_skipped += int(np.count_nonzero(np.isnan(scores[:, 0])))
         start = stop
+    return n_skipped
 
 
 def _table_columns(
@@ -343,21 +341,16 @@ def _write_table(
     target: Path,
     columns: Mapping[str, list[str]],
     kept: "pa.RecordBatchReader | None",
-    bad_rows: Sequence[int],
-) -> int:
-    """Write predictions and kept columns as CSV or Parquet; return the number of skipped rows."""
+) -> None:
+    """Write predictions and kept columns as CSV or Parquet."""
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
-    skipped, in_csv = None, target.suffix.lower() == ".csv"
-    if "skipped" in group:
-        skipped = read_rows(get_array(group, "skipped"))
-        skipped[[*bad_rows]] = True
-    tables = _tables(group, columns, kept, skipped)
+    in_csv, tables = target.suffix.lower() == ".csv", _tables(group, columns, kept)
     first = next(tables)
-    if in_csv and skipped is not None and first.num_columns == 1:
+    if in_csv and "skipped" in group and first.num_columns == 1:
         # Readers skip empty lines, so a null is written as "".
         texts = (table[0].cast(pa.string()).fill_null("") for table in chain([first], tables))
         tables = (pa.table([text], names=first.column_names) for text in texts)
@@ -366,19 +359,16 @@ def _write_table(
     with write(target, first.schema) as out:
         for table in chain([first], tables):
             out.write_table(table)
-    return 0 if skipped is None else int(np.count_nonzero(skipped))
 
 
 def _tables(
-    group: zarr.Group,
-    columns: Mapping[str, list[str]],
-    kept: "pa.RecordBatchReader | None",
-    skipped: NDArray[np.bool_] | None,
+    group: zarr.Group, columns: Mapping[str, list[str]], kept: "pa.RecordBatchReader | None"
 ) -> "Iterator[pa.Table]":
     """Yield the ids, kept columns and predictions of consecutive rows as tables."""
     import pyarrow as pa
 
     arrays = {name: get_array(group, name) for name in columns if name != "kept"}
+    skipped = get_array(group, "skipped") if "skipped" in group else None
     n_rows, step = next((each.shape[0], each.chunks[0]) for each in arrays.values())
     steps: Iterable[Any] = ((min(step, n_rows - start), ()) for start in range(0, n_rows, step))
     if kept is not None:
@@ -389,8 +379,9 @@ def _tables(
         if stop > n_rows:
             break
         table = dict(zip(columns["kept"], of_file, strict=True))
+        gaps = None if skipped is None else read_rows(skipped, start, stop)
         for name, array in arrays.items():
-            none = None if skipped is None or name == "ids" else skipped[start:stop]
+            none = None if name == "ids" else gaps
             chunk = np.atleast_2d(read_rows(array, start, stop).T)
             for column, values in zip(columns[name], chunk, strict=True):
                 if values.dtype.kind == "T":

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
@@ -223,20 +222,6 @@ def test_predict__rows_that_are_bad(tmp_path, place):
         "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
     )
     assert refused[0].startswith("--skip-bad is given, but")
-
-
-def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
-    rows = people(90).astype({"age": object})
-    rows.loc[[4, 9], "age"] = None
-    options = {"label": "bought", "drop": ("note", "person"), "missing": "impute"}
-    source = open_source(write(tmp_path / "train.csv", rows), **options)
-    dataset = ingest_source(source, MemoryStore())
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    rows.loc[5, "age"] = "old"
-    file, out = write(tmp_path / "rows.csv", rows), tmp_path / "out.csv"
-    figures = succeed("predict", run.location, file, out, "--skip-bad", "--json", *INLINE)
-    assert json.loads(figures)["n_skipped"] == 1
-    assert pd.read_csv(out)["prediction"].isna().to_numpy().nonzero()[0].tolist() == [5]
 
 
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):
