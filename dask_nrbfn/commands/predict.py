@@ -1,7 +1,6 @@
 """Predict: results of a model for all rows of a dataset, as a Zarr group, a table, or in obs."""
 
 import logging
-import os
 import re
 import warnings
 from collections import Counter
@@ -41,7 +40,7 @@ from dask_nrbfn.storage.group import (
     scratch_beside,
     store_at,
 )
-from dask_nrbfn.storage.location import RemoteLocation, file_of
+from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model, PinnedModel
 
@@ -63,8 +62,6 @@ TABLES = (".csv", ".parquet")
 
 # Rows whose predicted and true numbers an evaluation keeps: enough for a scatter plot.
 SAMPLED_ROWS = 2000
-
-_Cells = str | os.PathLike[str] | RemoteLocation
 
 
 def predict_dataset(
@@ -396,7 +393,7 @@ def _tables(
         )
 
 
-def obs_columns(cells: _Cells, to: str, model: Model, *, overwrite: bool) -> tuple[str, ...]:
+def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> tuple[str, ...]:
     """Return the columns that `predict_obs` writes; raise an error if it cannot write them."""
     place = file_of(cells)
     if not place.is_directory() or zarr_format(place) != "anndata":
@@ -415,7 +412,8 @@ def obs_columns(cells: _Cells, to: str, model: Model, *, overwrite: bool) -> tup
     if targets is not None:
         columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
     with damage_named(place, "AnnData"):
-        attributes = obs_of(_root(cells), place).attrs
+        root = zarr.open_group(store_at(cells), mode="r", use_consolidated=False)
+        attributes = obs_of(root, place).attrs
     used = {attributes["_index"], *(() if overwrite else attributes["column-order"])}
     for name in columns:
         if name in used:
@@ -427,7 +425,7 @@ def obs_columns(cells: _Cells, to: str, model: Model, *, overwrite: bool) -> tup
 
 
 def predict_obs(
-    model: Location, dataset: Dataset, cells: _Cells, to: str, engine: Engine, *, overwrite: bool
+    model: Location, dataset: Dataset, cells: Location, to: str, engine: Engine, *, overwrite: bool
 ) -> tuple[str, ...]:
     """Write predictions of all rows of an AnnData store in Zarr to its obs; return the columns.
 
@@ -453,13 +451,9 @@ def predict_obs(
     return columns
 
 
-def _root(cells: _Cells) -> Any:
-    return zarr.open_group(store_at(cells), mode="r+", use_consolidated=False)
-
-
-def _add_to_obs(cells: _Cells, columns: Mapping[str, Any]) -> None:
+def _add_to_obs(cells: Location, columns: Mapping[str, Any]) -> None:
     """Write columns, which are listed last; until then, none of them is listed."""
-    root = _root(cells)
+    root: Any = zarr.open_group(store_at(cells), mode="r+", use_consolidated=False)
     others = [name for name in root["obs"].attrs["column-order"] if name not in columns]
     with warnings.catch_warnings():
         # AnnData warns about its next version, and zarr that Zarr 3 does not specify consolidated
