@@ -6,7 +6,7 @@ import numpy as np
 
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArrayRows
 from dask_nrbfn.storage.dataset import Dataset
 
 N = 40
@@ -40,14 +40,8 @@ OTHER_FILLS = replace(FILLED, columns=tuple(replace(each, fill=1.5) for each in 
 def write_rows(
     location, X=X, y=Y, *, schema=FILLED, ids=None, unlabelled=None, chunk_rows=7, **options
 ) -> Dataset:
-    source = ArraySource(np.asarray(X), y)
-    source.schema, blocks = schema, source.blocks
-    if ids is not None:
-        source.id_dtype = ids.dtype
-        source.blocks = lambda rows: (
-            block._replace(ids=ids[i * rows : (i + 1) * rows])
-            for i, block in enumerate(blocks(rows))
-        )
+    source = ArrayRows({"x": np.asarray(X), "y": y, "id": ids})
+    source.schema = schema
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=True, **options
     )

@@ -93,18 +93,15 @@ _OPTIONS: dict[str, str] = {
     "measured]",
     # Predictions and evaluations.
     "output OUT": "Also write the coordinates of all rows to OUT.",
-    "to NAME": "Instead of OUT: add the labels to ROWS, and their probabilities as "
-    "NAME_confidence. In a Zarr group NAME is a new array; in an AnnData store in Zarr it is a "
-    "column obs/NAME. A regression adds numbers. With --overwrite, a job that is killed can leave "
-    "an AnnData store without these columns.",
+    "to NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as the column "
+    "obs/NAME, and their probabilities as NAME_confidence. A regression adds numbers. With "
+    "--overwrite, a job that is killed can leave the store without these columns.",
     "probabilities": "Also write the probability of every class, calibrated if RUN was tuned.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
     "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
     "predictions in a .csv or .parquet file.",
-    "prediction_name NAME": "Name of the predictions in a .csv or .parquet file.  [default: "
-    "prediction; for numbers the names of the targets, unless --keep has one of these names]",
-    "skip_bad": "Leave predictions empty for rows with missing or unreadable values, and log how "
-    "many; for a .csv or .parquet file.  [default: an error]",
+    "skip_bad": "Read unreadable cells as missing, and leave predictions empty for rows with gaps "
+    "that RUN does not fill; for a .csv or .parquet file.  [default: an error]",
     "no_clip": "Do not clip predicted numbers to the range of the training targets.",
     "out FILE": "Where to write the page.  [default: RUN.html]",
     "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "

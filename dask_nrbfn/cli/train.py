@@ -94,11 +94,11 @@ def embed(
     interrupted embedding, repeat the command with the same RUN.
     """
     from dask_nrbfn.commands.fit import embed_dataset
-    from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.predict import check_output, predict_dataset
 
     opened, params = _begin(job, dataset, run, options)
     if output is not None:
-        check_prediction_place(output, overwrite=overwrite)
+        check_output(output, "predictions", overwrite=overwrite)
     with job.engine() as engine:
         finished = embed_dataset(opened, run, params, engine, **options)
         if output is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
 # The content of predictions, how their rows are read, and what makes the rows a scene.
-_RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
+_RESULTS = ("probabilities", "scores", "skip_bad")
 _READING = ("id", "sql")
 _SCENE = ("variable", "feature_dim")
 
@@ -29,7 +29,7 @@ def predict(
     RUN is a finished run or a saved model. ROWS is a dataset, or a file, directory or SQL query
     that ingest accepts. Columns are found by name, in any order, and read like the columns that RUN
     was trained on; if a query read those, give one again. OUT is a Zarr group, or a file that ends
-    in .csv or .parquet. With --to, columns of ROWS are written instead.
+    in .csv or .parquet. With --to, ROWS is AnnData in Zarr, and gets columns of obs.
 
     With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
@@ -40,7 +40,7 @@ def predict(
     job.begin(out or rows)
     model = Model.load(run)
     if (out is None) == (to is None):
-        remedy = "Give `out` for the predictions, or `to` for a name in the store of the rows."
+        remedy = "Give `out` for the predictions, or `to` for a column of AnnData."
         raise ParameterError("`out` and `to` are both given, or neither of them.", remedy)
     if to is not None:
         figures = _annotate(job, model, (run, rows, to), **options)
@@ -75,21 +75,19 @@ def _predict(
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
-            predicted = predict_dataset(
+            n_skipped = predict_dataset(
                 run,
                 opened.dataset,
                 out,
                 engine,
                 kept=opened.kept,
-                bad_rows=opened.bad_rows,
                 clip=not no_clip,
                 overwrite=overwrite,
                 **results,
             )
     return {
         "n_rows": job.n_rows,
-        "n_skipped": predicted.n_skipped,
-        **({} if model.target_range is None else {"n_clipped": predicted.n_clipped}),
+        "n_skipped": n_skipped,
         "ignored_columns": list(opened.ignored),
         "unseen_categories": opened.unseen,
     }
@@ -98,30 +96,31 @@ def _predict(
 def _annotate(
     job: Job, model: "Model", places: tuple[Any, ...], *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
-    """Write the predictions of an AnnData store or Zarr group into the store."""
-    from dask_nrbfn.commands.files import check_nothing_said, opened_rows
-    from dask_nrbfn.commands.predict import ObsTarget
+    """Write the predictions of an AnnData store into the store."""
+    from dask_nrbfn.commands.files import check_not_given, opened_rows
+    from dask_nrbfn.commands.predict import obs_columns, predict_obs
 
     run, rows, to = places
     reading = take(options, _READING)
-    check_nothing_said(rows, "a store to which `to` adds columns", **options)
-    target = ObsTarget(rows, to, model, overwrite=overwrite)
+    check_not_given(f"{rows} is a store to which `to` adds columns", **options)
+    columns = obs_columns(rows, to, model, overwrite=overwrite)
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
-            target.write(run, opened.dataset, engine)
-    return {"n_rows": job.n_rows, "columns": [f"{target.inside}{name}" for name in target.columns]}
+            predict_obs(run, opened.dataset, rows, to, engine, overwrite=overwrite)
+    return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in columns]}
 
 
 def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
-    from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.maps import check_map_place, predict_scene, scene_at
+    from dask_nrbfn.commands.files import check_not_given
+    from dask_nrbfn.commands.maps import predict_scene, scene_at
+    from dask_nrbfn.commands.predict import check_output
 
     run, scene, out = places
     results = {"variable": None, **take(options, (*_SCENE, "probabilities", "scores"))}
-    check_nothing_said(scene, "a scene", **options)
-    check_map_place(out, overwrite=overwrite)
+    check_not_given(f"{scene} is a scene", **options)
+    check_output(out, "map", overwrite=overwrite)
     job.n_rows = scene_at(scene, results["variable"], results.get("feature_dim")).n_pixels
     with job.engine() as engine:
         n_missing = predict_scene(run, scene, out, engine, **results, overwrite=overwrite)

@@ -1,17 +1,15 @@
 """Evaluate: the figures of a model on all rows of a dataset that has targets."""
 
-import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.predict import CLIPPED, SAMPLED_ROWS, encoded_for, task_spans
+from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RankedScores
@@ -24,8 +22,6 @@ from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model, PinnedModel
-
-logger = logging.getLogger(__name__)
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -88,14 +84,6 @@ class Evaluation:
         return first | vars(self) | rest
 
 
-class EvaluatedRows(NamedTuple):
-    """Row indices ``rows`` int64 (m,), and their ``true`` and ``predicted`` numbers (m, q)."""
-
-    rows: NDArray[np.int64]
-    true: Floats
-    predicted: Floats
-
-
 @dataclass(frozen=True)
 class NumberEvaluation:
     """The figures of a model on rows with numeric targets.
@@ -104,17 +92,14 @@ class NumberEvaluation:
     ----------
     n_rows, n_unlabelled : int
         Number of rows with targets, and of other rows, which were left out.
-    n_clipped : int
-        Number of rows with predictions outside the range of the training targets, which are
-        clipped.
     target_names : tuple of str
     relative_error, error_rate : float
         ``1 - R^2``, averaged over the targets.
     r2, rmse, mae : list of float
         R^2, root mean squared and mean absolute error of every target. R^2 of a constant target is
         1 if it is predicted exactly, else 0.
-    sample : EvaluatedRows
-        At most 2,000 equally spaced rows, independent of the number of tasks.
+    sample : ndarray (2, m, q)
+        True and predicted numbers of at most 2,000 equally spaced rows.
     """
 
     n_rows: int
@@ -123,9 +108,8 @@ class NumberEvaluation:
     r2: list[float]
     rmse: list[float]
     mae: list[float]
-    sample: EvaluatedRows = field(repr=False, compare=False)
+    sample: Floats = field(repr=False, compare=False)
     n_unlabelled: int = 0
-    n_clipped: int = 0
 
     @property
     def error_rate(self) -> float:
@@ -134,8 +118,7 @@ class NumberEvaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures except the sample, as values that `json.dumps` accepts."""
-        figures = {**vars(self), "target_names": list(self.target_names)}
-        return {name: value for name, value in figures.items() if name != "sample"}
+        return {name: value for name, value in vars(self).items() if name != "sample"}
 
 
 def evaluate_dataset(
@@ -163,45 +146,34 @@ def evaluate_dataset(
         )
     check_targets(dataset, opened.target_names)
     n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
-    if n_unlabelled:
-        logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
     spans = task_spans(dataset.n_rows, 1, engine)
     arguments = [(pinned, dataset, *span) for span in spans]
     if opened.target_names is not None:
         residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
-        return _of_numbers(residuals, dataset.n_rows, opened.target_names, n_unlabelled)
+        sums, samples = zip(*residuals, strict=True)
+        return NumberEvaluation(
+            dataset.n_rows,
+            opened.target_names,
+            **reduce(add, sums).figures(0),
+            n_unlabelled=n_unlabelled,
+            sample=np.concatenate(samples, axis=1),
+        )
     # A dataset may declare classes that no row has.
-    present = dataset.classes[dataset.class_counts > 0].tolist()
-    if set(known := opened.classes.tolist()).isdisjoint(present):
+    known, present = opened.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
+    if set(known).isdisjoint(present):
         raise DataError(
             f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
             f"model, such as {known[0]!r}.",
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
-    return _of_labels(counts, dataset, opened, n_unlabelled)
-
-
-def _of_labels(
-    counts: Sequence[tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]],
-    dataset: Dataset,
-    model: Model,
-    n_unlabelled: int,
-) -> Evaluation:
     confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
     confusion, n_rows = np.sum(confusions, axis=0), dataset.n_rows
     n_unknown = int(confusion[-1].sum())
-    if n_unknown:
-        logger.warning(
-            "%d of the %d rows of %s have labels that the model does not know; these are errors.",
-            n_unknown,
-            n_rows,
-            dataset.location,
-        )
     return Evaluation(
         n_rows=n_rows,
         n_errors=n_rows - int(np.trace(confusion)),
-        classes=tuple(model.classes.tolist()),
+        classes=tuple(known),
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
         log_loss=math.fsum(log_losses) / (n_rows - n_unknown),
         n_unknown_labels=n_unknown,
@@ -211,43 +183,22 @@ def _of_labels(
     )
 
 
-def _of_numbers(
-    residuals: Sequence[tuple[ResidualSums, Floats, int]],
-    n_rows: int,
-    target_names: tuple[str, ...],
-    n_unlabelled: int,
-) -> NumberEvaluation:
-    sums, samples, clipped = zip(*residuals, strict=True)
-    if n_clipped := sum(clipped):
-        logger.warning("%d of %d rows %s.", n_clipped, n_rows, CLIPPED)
-    rows = np.arange(0, n_rows, -(-n_rows // SAMPLED_ROWS))
-    return NumberEvaluation(
-        n_rows,
-        target_names,
-        **reduce(add, sums).figures(0),
-        n_unlabelled=n_unlabelled,
-        n_clipped=n_clipped,
-        sample=EvaluatedRows(rows, *np.concatenate(samples, axis=1)),
-    )
-
-
 def _residuals(
     model: Model, dataset: Dataset, start: int, stop: int
-) -> tuple[ResidualSums, Floats, int]:
-    """Return residual sums, true and predicted numbers of some rows (2, m, q), and clipped rows."""
+) -> tuple[ResidualSums, Floats]:
+    """Return residual sums, and sampled true and predicted numbers (2, m, q), of some rows."""
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
-    step, sampled, row, n_clipped = -(-dataset.n_rows // SAMPLED_ROWS), [], start, 0
+    step, sampled, row = -(-dataset.n_rows // SAMPLED_ROWS), [], start
     for scores, targets in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
-        n_clipped += model.n_clipped(scores)
         scores = model.clipped(scores)
         sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
         drawn = slice(-row % step, None, step)
         sampled.append(np.stack([targets[drawn], scores[drawn]]))
         row += len(targets)
-    return sums, np.concatenate(sampled, axis=1), n_clipped
+    return sums, np.concatenate(sampled, axis=1)
 
 
 def _count(

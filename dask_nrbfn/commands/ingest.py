@@ -1,8 +1,9 @@
 """Ingest: rows of any source, streamed into a dataset."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, check_one_kind, shown_names
+from dask_nrbfn.sources.source import Block, Names, StoredAt, check_one_kind
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -40,14 +41,8 @@ from dask_nrbfn.storage.chunks import (
     write_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    attributes_of,
-    kind_of,
-    open_group,
-    replacing_group,
-)
-from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.group import Location, kind_of, replacing_group
+from dask_nrbfn.storage.location import RemoteLocation, file_of
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -91,22 +86,15 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
-        A file, a directory of files of one suffix, or a store, as in Notes. An SQL
-        query that begins with FROM, SELECT or WITH, such as
-        ``"FROM 'rides/*.parquet' WHERE fare > 0"``; DuckDB answers it. A relation of DuckDB, a
-        frame of any library, or an Arrow reader. None with `sql`.
+        A file, a directory of files of one suffix, or a store, as in Notes; an SQL query such as
+        ``"FROM 'rides/*.parquet' WHERE fare > 0"``; a relation of DuckDB, a frame of any library,
+        or an Arrow reader. None with `sql`.
     location : Location
     sql : str, optional
         A query of `source`, which is the table "source"; a DuckDB or SQLite file has its tables.
-    x, y : str, optional
-        Where features and labels are, as listed in Notes.
-    label : str, optional
-        Label column of a table, or variable of a scene. A dataset without labels or targets can
-        only be predicted.
-    target : str, optional
-        Numeric targets instead of labels, as listed in Notes: (n,) or (n, q).
-    weights : str, optional
-        One sample weight above 0 per row, as listed in Notes; such a column is not a feature.
+    x, y, label, target, weights : str, optional
+        Where features, labels, numeric targets and sample weights above 0 are, as in Notes. A
+        dataset without labels or targets can only be predicted.
     delimiter : str, optional
         Delimiter of a text table, by default found from its first lines. Write other habits of
         text, such as decimal commas or another encoding, as SQL: ``FROM read_csv(...)``.
@@ -123,11 +111,9 @@ def ingest_file(
         Columns of that kind. By default the cells decide. A category is left out if nearly all
         rows differ.
     variable, feature_dim : str, optional
-        `source` is a scene: the pixels of this variable are rows and their features lie along this
-        dimension; along "time,band" there is a feature for each band of each time. Variables "A,B"
-        are a feature each, or have one for every coordinate of the dimension. Pixels without a
-        feature are left out; so are, unless `unlabelled` is given, pixels without a label. Ids
-        number the pixels in the order of their dimensions.
+        `source` is a scene, as for `predict_scene`. Pixels without a feature are left out; so are,
+        unless `unlabelled` is given, pixels without a label. Ids number the pixels in the order of
+        their dimensions.
     missing : {"error", "drop", "impute"}
         Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
         booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
@@ -177,45 +163,26 @@ def ingest_file(
     del options["location"]
     stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
     if isinstance(source, RemoteLocation):
-        options |= {"source": source.url, "storage_options": source.storage_options}
+        options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):
         options["schema"] = load_schema(schema)
-    dataset = ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
-    _tell_targets(dataset)
-    return dataset
+    return ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
 
 
 def load_schema(location: Location) -> Schema:
     """Return the schema of a dataset, a run or a model."""
     if kind_of(location, ("dataset", "run", "model")) == "dataset":
-        group = open_group(location, kind="dataset")
+        schema = Dataset.open(location).schema
     else:
         # Imports scipy, which no table needs.
-        from dask_nrbfn.storage.model import open_model_group
+        from dask_nrbfn.storage.model import Model
 
-        group = open_model_group(location)
-    schema = Schema.of_record(attributes_of(group)["schema"])
+        schema = Model.load(location).schema
     if schema is None:
         raise DataError(
             f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
         )
     return schema
-
-
-def _tell_targets(dataset: Dataset) -> None:
-    """Log why no fit is possible: no labels or targets, or labels of one class."""
-    if not dataset.has_targets:
-        columns = ""
-        if dataset.schema is not None:
-            names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]
-            columns = f" Its columns are {shown_names(names)}."
-        logger.info(
-            "ingest: no label or target is given, so the dataset can only be predicted.%s",
-            columns,
-        )
-    elif dataset.n_classes < 2 and not dataset.of_numbers:
-        only = f"1 class only: {dataset.classes.tolist()[0]!r}" if dataset.n_classes else "no label"
-        logger.warning("ingest: the rows have %s. A fit needs at least two classes.", only)
 
 
 def ingest_arrays(
@@ -267,10 +234,11 @@ def ingest_arrays(
     check_one_kind("y", y, target)
     labels, are_boolean = (None, False) if y is None else stored_labels(y, unlabelled)
     numbers = None if target is None else numbers_of(as_columns(target), "target")
+    rows: Any
+    source: Source
     if hasattr(X, "to_delayed"):
-        rows: Any
         rows, schema = rows_and_schema(X, missing, schema)
-        source: Source = DaskRows(rows, labels, weights, numbers)
+        source = DaskRows(rows, labels, weights, numbers)
     else:
         from dask_nrbfn.sources.tables import schema_of, stored_rows
 
@@ -287,7 +255,7 @@ def ingest_arrays(
     return ingest_source(
         source,
         location,
-        sparse="yes" if is_scipy(X) else "auto",
+        sparse="auto" if source.n_values is None else "yes",
         unlabelled=unlabelled,
         chunk_rows=chunk_rows,
         overwrite=overwrite,
@@ -311,110 +279,67 @@ def ingest_source(
     gaps: whether rows may lack values that the schema does not impute; their features are NaN.
     classes: classes that exist even if no row has them.
     """
-    mark = checked_mark(
-        source.unlabelled if unlabelled is None else unlabelled,
-        source.y_dtype,
-        source.target_names,
-    )
-    if source.unlabelled is not None:
-        source.unlabelled = mark
-    schema = source.schema
-    stored_at = None if copy else source.stored_at
-    # Rows of dask collections stay as they are: their form is known before any is computed.
-    stays = sparse == "auto" and (stored_at is not None or isinstance(source, DaskRows))
-    n_values = source.n_values if stays else stored_values(source, sparse)
-    if (n_values is None) != (source.n_values is None):
-        # The stored rows have another form.
-        stored_at = None
-    x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
-    expanded = expanded_values(schema, sparse)
-    row_values = expanded if n_values is None else n_values / source.n_rows
-    rows = _rows_of_chunk(source, chunk_rows, x_dtype, row_values)
-    if stored_at is not None and chunk_rows is None and rows < source.n_rows:
-        # The chunks of the store are decoded as a whole.
-        own_rows = stored_at.chunk_rows
-        rows = min(source.n_rows, max(rows // own_rows, 1) * own_rows)
+    mark = source.unlabelled if unlabelled is None else unlabelled
+    mark = checked_mark(mark, source.y_dtype, source.target_names)
+    schema, stored_at = source.schema, None if copy else source.stored_at
+    n_values, expanded = stored_values(source, sparse), expanded_values(schema, sparse)
+    x_dtype = source.x_dtype
+    if n_values is not None:
+        x_dtype, stored_at = sparse_dtype(x_dtype, "X"), None
     if stored_at is not None:
         stays_in = f"{stored_at.place}/{stored_at.path}".rstrip("/")
         logger.info("ingest: the rows stay in %s and are not copied", stays_in)
+    row_values = expanded if n_values is None else n_values / source.n_rows
+    rows = chunk_rows
+    if rows is None:
+        rows = _rows_of_chunk(source, x_dtype, row_values, stored_at)
+    if rows < 1:
+        raise ParameterError(f"`chunk_rows` is {rows}.", "Give an integer of at least 1.")
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
-        create_dataset_arrays(
-            group,
-            shape=(source.n_rows, source.n_features),
-            x_dtype=x_dtype,
-            y_dtype=source.y_dtype,
-            chunk_rows=rows,
-            n_values=n_values,
-            n_numbers=len(source.target_names or ()),
-            weighted=source.has_weights,
-            id_dtype=source.id_dtype,
-            stored_at=stored_at,
-        )
+        create_dataset_arrays(group, source, x_dtype, rows, n_values=n_values, stored_at=stored_at)
         write = partial(write_chunk, group, unlabelled=mark, gaps=gaps)
-        if isinstance(source, DaskRows) and n_values is None:
-            summaries = _write_in_parallel(write, source.parts(rows))
+        if n_values is None and isinstance(source, DaskRows):
+            summaries = source.written(write, rows)
         else:
-            summaries = list(
-                _write_blocks(write, source, rows, None if n_values is None else x_dtype)
-            )
-        finish_dataset(
-            group,
-            summaries,
-            feature_names=source.feature_names,
-            target_names=source.target_names,
-            unlabelled=mark,
-            schema=schema,
-            sparse=expanded is not None,
-            read_as=source.read_as,
-            boolean_labels=source.boolean_labels,
-            classes=classes,
-        )
+            summaries = _written(write, source, rows, None if n_values is None else x_dtype)
+        is_sparse = expanded is not None
+        finish_dataset(group, summaries, source, unlabelled=mark, sparse=is_sparse, classes=classes)
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
 
-def _write_blocks(
+def _written(
     write: Callable[..., ChunkSummary], source: Source, rows: int, sparse: np.dtype[Any] | None
-) -> Iterator[ChunkSummary]:
-    """Write blocks with X in CSR of the type `sparse`, or as arrays if it is None."""
-    written = 0
+) -> Sequence[ChunkSummary]:
+    """Write all rows, X in CSR of the type `sparse` if it is given; return the summaries."""
+    summaries, written = [], 0
     for index, block in enumerate(source.blocks(rows)):
         X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
-        yield write(index, X, *block[1:])
+        summaries.append(write(index, X, *block[1:]))
         written += X.shape[0]
     if written != source.n_rows:
         raise DataError(
             f"the source has {written} rows, not the expected {source.n_rows}.",
             "Do not change the source while it is read.",
         )
-
-
-def _write_in_parallel(
-    write: Callable[..., ChunkSummary], chunks: "Iterable[tuple[Delayed | None, ...]]"
-) -> Sequence[ChunkSummary]:
-    import dask
-
-    task = dask.delayed(write, pure=False)
-    return dask.compute(*(task(index, *chunk) for index, chunk in enumerate(chunks)))
+    return summaries
 
 
 def _rows_of_chunk(
-    source: Source, chunk_rows: int | None, dtype: np.dtype[Any], row_values: float | None
+    source: Source, dtype: np.dtype[Any], row_values: float | None, stored_at: StoredAt | None
 ) -> int:
-    """Return the rows of a chunk: `chunk_rows`, or 16 MiB of rows; at most all rows."""
+    """Return the rows of a chunk of 16 MiB; at most all rows."""
     n_features, schema = source.n_features, source.schema
-    if chunk_rows is None:
-        if schema is not None and not schema.is_plain:
-            # Tasks hold the features of a chunk.
-            n_features, dtype = schema.n_features, FLOAT64
-        n_numbers = len(source.target_names or ())
-        chunk_rows = default_chunk_rows(
-            n_features, dtype, row_values=row_values, n_numbers=n_numbers
-        )
-    elif chunk_rows < 1:
-        raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
-    return min(chunk_rows, source.n_rows)
+    if schema is not None and not schema.is_plain:
+        # Tasks hold the features of a chunk.
+        n_features, dtype = schema.n_features, FLOAT64
+    n_numbers = len(source.target_names or ())
+    rows = default_chunk_rows(n_features, dtype, row_values=row_values, n_numbers=n_numbers)
+    if stored_at is not None and rows < source.n_rows:
+        # The chunks of the store are decoded as a whole.
+        rows = max(rows // stored_at.chunk_rows, 1) * stored_at.chunk_rows
+    return min(rows, source.n_rows)
 
 
 # Number of surveys that one task merges.
@@ -425,9 +350,8 @@ class DaskRows(ArrayRows):
     """Rows of dask collections: X (n, p), also of blocks in CSR, and columns as `ArraySource`."""
 
     def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
-        given = {"X": X, "y": y, "weights": weights, "target": target}
-        names = {name.lower(): name for name, values in given.items() if values is not None}
-        super().__init__({role: _counted(given[name]) for role, name in names.items()}, names)
+        given = {"x": X, "y": y, "weights": weights, "target": target}
+        super().__init__({role: _counted(each) for role, each in given.items()})
         if is_scipy(self.arrays["x"]._meta):
             # An estimate from the first block.
             first = self.arrays["x"].blocks[0].compute()
@@ -437,22 +361,34 @@ class DaskRows(ArrayRows):
         """Yield the rows of each chunk in CSR; computes one chunk at a time."""
         import dask
 
-        computed = (dask.compute(*part) for part in self.parts(self.arrays["x"].chunks[0]))
-        return (Block(canonical(X), y, weights) for X, y, weights in computed)
+        for chunk in self._chunks(self.arrays["x"].chunks[0]):
+            X, y, weights = dask.compute(*chunk)
+            yield Block(canonical(X), y, weights)
 
-    def parts(self, chunk_rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
-        """Yield rows, targets and weights of chunks of `chunk_rows` rows as delayed objects."""
-        y, target, weights = map(self.arrays.get, ("y", "target", "weights"))
-        blocks = self.arrays["x"].rechunk((chunk_rows, -1)).to_delayed().ravel()
+    def written(
+        self, write: Callable[..., ChunkSummary], chunk_rows: int
+    ) -> Sequence[ChunkSummary]:
+        """Write all rows in parallel; return the summaries of the chunks."""
+        import dask
+
+        task, chunks = dask.delayed(write, pure=False), self._chunks(chunk_rows)
+        return dask.compute(*(task(index, *chunk) for index, chunk in enumerate(chunks)))
+
+    def _chunks(self, rows: int | tuple[int, ...]) -> "Iterator[tuple[Delayed | None, ...]]":
+        """Yield rows, targets and weights of chunks of `rows` rows as delayed objects."""
+        x, y, target, weights = map(self.arrays.get, ("x", "y", "target", "weights"))
         if target is not None:
             y = target.reshape(self.n_rows, -1).astype(FLOAT64)
-        columns = (
-            [None] * len(blocks)
-            if column is None
-            else column.rechunk((chunk_rows, *column.shape[1:])).to_delayed().ravel()
-            for column in (y, None if weights is None else weights.astype(FLOAT64))
+        weights = None if weights is None else weights.astype(FLOAT64)
+        return zip(
+            *(
+                repeat(None)
+                if column is None
+                else column.rechunk((rows, *column.shape[1:])).to_delayed().ravel()
+                for column in (x, y, weights)
+            ),
+            strict=False,
         )
-        return zip(blocks, *columns, strict=True)
 
 
 def numbers_of(X: Any, name: str) -> Any:
@@ -464,30 +400,23 @@ def numbers_of(X: Any, name: str) -> Any:
 
 def dask_rows(X: Any, *, schema: Schema | None = None) -> "da.Array":
     """Return the rows of a dask collection as numbers, or as a schema encodes them, (n, c)."""
-    if schema is not None:
-        return _stored(X, schema)
-    rows = numbers_of(X, "X")
-    if rows.ndim != 2 or 0 in rows.shape[1:]:
-        raise DataError(
-            f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
-        )
-    return rows.astype(feature_dtype(rows.dtype, "X"))
-
-
-def _stored(X: Any, schema: Schema) -> "da.Array":
-    """Return the rows of a dask collection as a schema encodes them, without counting them."""
+    if schema is None:
+        rows = numbers_of(X, "X")
+        if rows.ndim != 2 or 0 in rows.shape[1:]:
+            raise DataError(
+                f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
+            )
+        return rows.astype(feature_dtype(rows.dtype, "X"))
     from dask_nrbfn.sources.tables import stored_rows
 
-    n_columns, part = len(schema.columns), "a block of X"
     # Raises errors before anything is computed.
-    stored_rows(_no_rows(X), schema)
+    meta = stored_rows(_no_rows(X), schema)
+    encode = partial(stored_rows, schema=schema, name="a block of X")
     if hasattr(X, "columns"):
         names = {column.name for column in schema.columns}
         own = X[[label for label in X.columns if str(label) in names]]
-        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
-    chunks = (X.chunks[0], (n_columns,))
-    whole = X.rechunk({1: -1})
-    return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
+        return own.map_partitions(encode, meta=meta)
+    return X.rechunk({1: -1}).map_blocks(encode, chunks=(X.chunks[0], meta.shape[1:]), meta=meta)
 
 
 def rows_and_schema(
@@ -556,10 +485,12 @@ def _block_labels(
     return stored
 
 
-def _counted(values: Any) -> "da.Array":
-    """Return a dask array with known lengths of a collection or an array in memory."""
+def _counted(values: Any) -> Any:
+    """Return a dask array with known lengths of a collection or an array in memory, or None."""
     import dask.array as da
 
+    if values is None:
+        return None
     if not hasattr(values, "to_delayed"):
         # Dask cannot divide text by its bytes.
         return da.from_array(np.asarray(unmasked(values)), chunks=-1)

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -12,33 +11,23 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
-from dask_nrbfn.commands.predict import GROUPS, task_spans
+from dask_nrbfn.commands.files import check_not_given
+from dask_nrbfn.commands.predict import check_output, expect_bytes, task_spans
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import process_bytes
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
-from dask_nrbfn.sources.source import Names, named_columns
+from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.blocks import read_ahead
-from dask_nrbfn.storage.group import (
-    RECORDED,
-    Location,
-    check_target,
-    mark_complete,
-    replacing_group,
-)
+from dask_nrbfn.storage.group import Location, mark_complete, replacing_group
 from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
 if TYPE_CHECKING:
     import xarray as xr
 
-_KIND = "map"
-
-# The results that a map stores as they are, by the name of its variable.
+# The results of a model that a map has, by the name of its variable.
 _RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
 
 
@@ -48,7 +37,7 @@ def predict_scene(
     out: Location,
     engine: Engine,
     *,
-    variable: Names,
+    variable: str | None,
     feature_dim: str | None = None,
     probabilities: bool = False,
     scores: bool = False,
@@ -62,19 +51,18 @@ def predict_scene(
 
     Parameters
     ----------
-    model : Location
-        Location of a model or a finished run.
+    model, engine
+        See `predict_dataset`.
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.
     out : Location
         A path or URL.
-    engine : Engine
-    variable : str or sequence of str
+    variable : str
         The variable, or several, as "A,B". Each of several variables is a feature, or has one for
         every coordinate of the dimension.
     feature_dim : str, optional
-        The dimension of the features, or several, as "time,band". Its coordinates (dates in ISO
-        format), joined by _ for several dimensions, are the names of the features.
+        The dimension of the features, or several, as "time,band" for a feature of each band of each
+        time. Coordinates (dates in ISO format), joined by _, are the names of the features.
     probabilities, scores : bool
         Also write ``probability`` or ``score`` of every class, float32, along ``class``.
     overwrite : bool
@@ -87,10 +75,14 @@ def predict_scene(
     ExistsError, ParameterError, StorageError
         If `out` cannot be written; if the model has no probabilities or scores.
     """
-    check_map_place(out, overwrite=overwrite)
+    check_output(out, "map", overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
     opened = pinned.open()
-    names = _checked_names(opened, probabilities=probabilities, scores=scores)
+    names = ["label" if _dimension(opened) == "class" else "value"]
+    if names == ["value"]:
+        asked = {"probabilities": probabilities, "scores": scores}
+        check_not_given("the model predicts numbers", **asked)
+    names += ["probability"] * probabilities + ["score"] * scores
     order = _feature_order(opened, found)
     (r, p), q, rows = opened.basis.shape, opened.n_targets, scoring_rows(opened)
     # A box as stored, decoded and as rows, for the current and the next box; its scores, results
@@ -98,12 +90,10 @@ def predict_scene(
     pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize + 8 * (4 * q + 2)
     held = math.prod(found.steps) * pixel_bytes + activations_bytes(opened)
     held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    engine.expected_bytes = process_bytes(l1=opened.l1, gpu=engine.device == "gpu") + held
-    remedy = "Write the scene in smaller chunks"
-    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
+    expect_bytes(engine, opened, held, "Write the scene in smaller chunks")
     with (
         open_scene(found.place) as stored,
-        replacing_group(out, kind=_KIND, overwrite=overwrite) as group,
+        replacing_group(out, kind="map", overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
         # As for the rows of a dataset, whose chunks are the boxes.
@@ -111,13 +101,8 @@ def predict_scene(
         boxes = [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
         tasks = [(pinned, found, order, names, group, *each) for each in boxes]
         n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
-        about = {
-            str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            for name, value in stored.attrs.items()
-            if name not in RECORDED
-        }
-        own = {"of_model": opened.digest(), "results": list(names)}
-        mark_complete(group, kind=_KIND, attributes={**about, **own})
+        attributes = {"of_model": opened.digest(), "results": names}
+        mark_complete(group, kind="map", attributes=attributes)
         with warnings.catch_warnings():
             # xarray warns if there is no consolidated metadata, and zarr if there is.
             warnings.simplefilter("ignore", ZarrUserWarning)
@@ -125,34 +110,17 @@ def predict_scene(
     return n_missing
 
 
-def check_map_place(out: Location, *, overwrite: bool) -> None:
-    """Raise an error, as `predict_scene` does, if no map can be written to `out`."""
-    suffix = PurePath(str(out)).suffix.lower()
-    if suffix not in GROUPS:
-        raise ParameterError(
-            f"{out} ends in {suffix}, which is not a format of maps.",
-            "Give a path that ends in .zarr, or a name without a dot.",
-        )
-    check_target(out, kind=_KIND, overwrite=overwrite)
-
-
-def scene_at(scene: Location, variable: Names, feature_dim: str | None) -> Scene:
+def scene_at(scene: Location, variable: str | None, feature_dim: str | None) -> Scene:
     """Return the scene of the arguments of `predict_scene`."""
-    names = named_columns("variable", variable) if isinstance(variable, str) else variable
-    return Scene.at(file_of(scene), tuple(names or ()), feature_dim)
+    names = () if variable is None else named_columns("variable", variable)
+    return Scene.at(file_of(scene), names, feature_dim)
 
 
-def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[str, ...]:
-    """Return the names of the results to write."""
-    dimension, _ = _layers(model)
-    if dimension != "class" and (probabilities or scores):
-        option = "probabilities" if probabilities else "scores"
-        raise ParameterError(
-            f"`{option}` is set, but the model predicts numbers.", f"Leave `{option}` out."
-        )
-    names = ["label" if dimension == "class" else "value"]
-    names += ["probability"] * probabilities + ["score"] * scores
-    return tuple(names)
+def _dimension(model: Model) -> str:
+    """Return the name of the dimension of a model's scores."""
+    if model.embeds:
+        return "component"
+    return "class" if model.target_names is None else "target"
 
 
 def _feature_order(model: Model, scene: Scene) -> list[int]:
@@ -168,15 +136,6 @@ def _feature_order(model: Model, scene: Scene) -> list[int]:
     return columns_by_name(wanted, found, str(scene.place), remedy)
 
 
-def _layers(model: Model) -> tuple[str, NDArray[Any]]:
-    """Return the dimension of a model's scores, and the name of each score."""
-    if model.embeds:
-        return "component", np.arange(model.n_targets)
-    if model.target_names is not None:
-        return "target", np.array(model.target_names)
-    return "class", model.classes
-
-
 def _codes(classes: NDArray[Any]) -> NDArray[Any]:
     """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
     codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
@@ -185,40 +144,45 @@ def _codes(classes: NDArray[Any]) -> NDArray[Any]:
 
 
 def _prepare(
-    group: zarr.Group, names: tuple[str, ...], scene: Scene, model: Model, stored: "xr.Dataset"
+    group: zarr.Group, names: list[str], scene: Scene, model: Model, stored: "xr.Dataset"
 ) -> None:
     """Write the coordinates of the pixels, and the layout of the results."""
     import xarray as xr
 
-    dimension, layers = _layers(model)
-    is_text = layers.dtype.kind in "TU"
+    dimension = _dimension(model)
+    layers: Any = model.classes.tolist() if model.target_names is None else model.target_names
+    if model.embeds:
+        layers = range(model.n_targets)
     coords = {
         name: each.variable.drop_encoding()
         for name, each in stored.coords.items()
         if {*each.dims} <= scene.sizes.keys() and name not in names
     }
-    coords[dimension] = xr.Variable(dimension, layers.astype(object) if is_text else layers)
+    named = np.array(layers)
+    # Other tools may not read numpy's text.
+    coords[dimension] = xr.Variable(
+        dimension, named.astype(object) if named.dtype.kind == "U" else named
+    )
     mapping = max(stored[name].encoding.get("grid_mapping", "") for name in scene.variables)
+    shared = {"grid_mapping": mapping} if mapping else {}
     results = {}
     for name in names:
-        attributes: dict[str, Any] = {"grid_mapping": mapping} if mapping else {}
-        dtype = np.dtype(np.float32)
+        attributes: dict[str, Any] = {**shared}
         how: dict[str, Any] = {"compressors": ZstdCodec(level=1, checksum=True)}
         is_single = name == "label" or (name == "value" and model.n_targets == 1)
         own = {} if is_single else {dimension: len(layers)}
+        codes: Any = _codes(model.classes) if name == "label" else np.empty(0, np.float32)
         if name == "label":
-            codes = _codes(layers)
-            dtype = codes.dtype
             # Zarr's own fill value too, so that a lost chunk is missing and not the first class.
             how |= dict.fromkeys(("_FillValue", "fill_value"), np.iinfo(codes.dtype).max)
-            if is_text or layers.dtype.kind == "b":
+            if model.classes.dtype.kind in "TUb":
                 # The CF conventions separate the meanings by blanks.
-                meanings = ["_".join(str(label).split()) for label in layers.tolist()]
+                meanings = ["_".join(str(label).split()) for label in layers]
                 attributes["flag_values"] = codes.tolist()
                 attributes["flag_meanings"] = " ".join(meanings)
         how["chunks"] = (*own.values(), *scene.steps)
         # A single block, which is never computed.
-        empty = da.empty((*own.values(), *scene.sizes.values()), dtype=dtype, chunks=-1)
+        empty = da.empty((*own.values(), *scene.sizes.values()), dtype=codes.dtype, chunks=-1)
         results[name] = xr.Variable((*own, *scene.sizes), empty, attributes, how)
     with warnings.catch_warnings():
         # Zarr warns that other tools may not read its text dtype.
@@ -232,7 +196,7 @@ def _map_boxes(
     model: Model,
     scene: Scene,
     order: list[int],
-    names: tuple[str, ...],
+    names: list[str],
     group: zarr.Group,
     start: int,
     stop: int,
@@ -245,25 +209,20 @@ def _map_boxes(
             rows = scene.rows(stored, box)
             return rows[:, order] if order else rows
 
-        for box, rows in zip(
-            boxes, read_ahead(map(read, boxes), thread_name="read-boxes"), strict=True
-        ):
+        ahead = read_ahead(map(read, boxes), thread_name="read-boxes")
+        for box, rows in zip(boxes, ahead, strict=True):
             scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=" of pixels")
-            lengths = [each.stop - each.start for each in box]
+            known = ~np.isnan(scores[:, 0])
             for name in names:
                 array: Any = group[name]
-                values = _values(name, scorer, scores)
+                if name == "label":
+                    own = _codes(model.classes)[scores[known].argmax(axis=1)]
+                else:
+                    own = scorer.result(_RESULTS[name], scores[known])
+                missing = np.iinfo(array.dtype).max if name == "label" else np.nan
+                values = np.full((len(known), *own.shape[1:]), missing, dtype=array.dtype)
+                values[known] = own
+                lengths = (each.stop - each.start for each in box)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            n_missing += int(np.count_nonzero(np.isnan(scores[:, 0])))
+            n_missing += int(np.count_nonzero(~known))
     return n_missing
-
-
-def _values(name: str, scorer: Scorer, scores: Floats) -> NDArray[Any]:
-    """Return a result as a map stores it, (b,) or (b, layers)."""
-    missing = np.isnan(scores[:, 0])
-    if name == "label":
-        codes = _codes(scorer.model.classes)
-        return np.where(missing, np.iinfo(codes.dtype).max, codes[scores.argmax(axis=1)])
-    values = scorer.result(_RESULTS[name], scores).astype(np.float32)
-    values[missing] = np.nan
-    return values

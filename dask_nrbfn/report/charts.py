@@ -91,7 +91,7 @@ class Charts:
 
     def _draw_predictions(self, evaluation: NumberEvaluation) -> None:
         """Draw the targets with the lowest R2."""
-        _, true, predicted = evaluation.sample
+        true, predicted = evaluation.sample
         for place in sorted(np.argsort(evaluation.r2, kind="stable")[:_MOST_DRAWN].tolist()):
             rows = plural(len(true), "evaluated row")
             caption = f"{evaluation.target_names[place]}: predicted against true, {rows}."

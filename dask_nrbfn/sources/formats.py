@@ -6,7 +6,7 @@ is read, so that a command starts without its libraries.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -55,13 +55,7 @@ _NOT_READ = (".xls", ".xlsx", ".ods", ".nc", ".nc4", ".grib", ".grib2", ".grb", 
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
 
 
-def open_source(
-    source: Any,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    sql: str | None = None,
-    **options: Any,
-) -> Source:
+def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Source:
     """Return the rows of a source, as `ingest_file` and the attributes of `Reading` describe it."""
     if hasattr(source, "store_path"):
         # An open Zarr group or array.
@@ -78,7 +72,7 @@ def open_source(
             "no source is given, or `sql` is given for rows that are not a file.",
             "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
-    place = _place(source if is_place else "", storage_options)
+    place = _place(source if is_place else "")
     rows = None if is_place or query is not None else source
     reading = Reading(place=place, sql=query, rows=rows, **options)
     name, files = _recognized(reading)
@@ -99,11 +93,11 @@ def is_query(source: object) -> bool:
     return given and not os.path.exists(str(source))
 
 
-def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
+def holds_rows(source: Any) -> bool:
     """Return whether `open_source` reads a source, by the names of its files."""
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
-    place = _place(source, storage_options)
+    place = _place(source)
     by_name = place.suffix in SUFFIXES
     try:
         if place.matches():
@@ -116,8 +110,8 @@ def holds_rows(source: Any, storage_options: Mapping[str, Any] | None = None) ->
     return zarr_format(place) != ""
 
 
-def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
-    return File(os.fspath(source).removeprefix("file://"), storage_options or {})
+def _place(source: str | os.PathLike[str]) -> File:
+    return source if isinstance(source, File) else File(os.fspath(source).removeprefix("file://"))
 
 
 def _recognized(reading: Reading) -> tuple[str, Sequence[File]]:

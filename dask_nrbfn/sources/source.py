@@ -63,7 +63,6 @@ class Source(ABC):
     read_as: options with which the rows were read, as defaults for rows of a model.
     stored_at: where ``X`` is stored, if it need not be copied.
     boolean_labels: whether the labels 0 and 1 mean false and true.
-    bad_rows: indices of the rows, read so far, with a cell that is not of its column's kind.
     unseen: number of cells, read so far, whose category is not in the given schema, by column.
     """
 
@@ -81,7 +80,6 @@ class Source(ABC):
     read_as: Mapping[str, str] | None = None
     stored_at: StoredAt | None = None
     boolean_labels: bool = False
-    bad_rows: list[int] = field(default_factory=list)
     unseen: Mapping[str, int] = field(default_factory=dict)
 
     def blocks(self, block_rows: int) -> Iterator[Block]:

@@ -65,13 +65,10 @@ class TableSource(Source):
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         self.unseen.clear()
-        self.bad_rows.clear()
         own, first_row = self.schema, 0
         roles = _roles_sql(self.table, own, self.named)
         for X, others in stored_batches(self.table, own, [*roles.values()]):
-            bad = np.isinf(X)
-            X[bad] = np.nan
-            self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
+            X[np.isinf(X)] = np.nan
             self.unseen += unseen_in(X, own)
             found = {}
             for name, column in zip(roles, others, strict=True):

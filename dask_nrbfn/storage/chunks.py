@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.source import StoredAt
+from dask_nrbfn.sources.source import Source, StoredAt
 from dask_nrbfn.storage.array import (
     INDEX_BYTES,
     ROW_BYTES,
@@ -78,31 +78,25 @@ def row_bytes(
 
 def create_dataset_arrays(
     group: zarr.Group,
-    *,
-    shape: tuple[int, int],
+    source: Source,
     x_dtype: DTypeLike,
-    y_dtype: DTypeLike | None,
     chunk_rows: int,
+    *,
     n_values: int | None = None,
-    n_numbers: int = 0,
-    weighted: bool = False,
-    id_dtype: DTypeLike | None = None,
     stored_at: StoredAt | None = None,
 ) -> None:
     """Lay out the arrays of a dataset in an empty group.
 
-    y_dtype, id_dtype: None: there are no targets, or no ids.
     n_values: expected number of values of X in CSR; None: X is an array.
-    n_numbers: number of numeric targets; 0: y has labels.
     stored_at: place of the rows in another store; None: X is stored in the group.
     """
-    n_rows, n_features = shape
-    chunk_rows = min(chunk_rows, n_rows)
+    shape = n_rows, n_features = source.n_rows, source.n_features
+    names, chunk_rows = source.target_names, min(chunk_rows, n_rows)
     columns: dict[str, tuple[DTypeLike | None, tuple[int, ...]]] = {
         "X": (x_dtype, (n_features,)),
-        "y": (y_dtype, (n_numbers,) if n_numbers else ()),
-        "weights": (np.float64 if weighted else None, ()),
-        "ids": (id_dtype, ()),
+        "y": (source.y_dtype, () if names is None else (len(names),)),
+        "weights": (np.float64 if source.has_weights else None, ()),
+        "ids": (source.id_dtype, ()),
     }
     if stored_at is not None:
         refer(group, "X", stored_at, shape, x_dtype, chunk_rows=chunk_rows)
@@ -276,17 +270,14 @@ def fingerprint(
 def finish_dataset(
     group: zarr.Group,
     summaries: Sequence[ChunkSummary],
+    source: Source,
     *,
-    feature_names: tuple[str, ...] | None = None,
-    target_names: tuple[str, ...] | None = None,
     unlabelled: Mark | None = None,
-    schema: Schema | None = None,
     sparse: bool = False,
-    read_as: Mapping[str, str] | None = None,
-    boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
     """Record the attributes of a dataset; `classes` exist even if no row has them."""
+    schema, feature_names, target_names = source.schema, source.feature_names, source.target_names
     counts: Counter[Any] = Counter(dict.fromkeys(classes, 0))
     for summary in summaries:
         counts.update(summary.label_counts)
@@ -309,7 +300,7 @@ def finish_dataset(
         "has_labels": "y" in group and target_names is None,
         "has_weights": "weights" in group,
         "has_ids": "ids" in group,
-        "classes": list(map(bool, sorted(counts))) if boolean_labels else sorted(counts),
+        "classes": list(map(bool, sorted(counts))) if source.boolean_labels else sorted(counts),
         "class_counts": [counts[label] for label in sorted(counts)],
         "feature_names": feature_names,
         "target_names": target_names,
@@ -317,7 +308,7 @@ def finish_dataset(
         "content": f"{content % 2**64:016x}",
         "schema": None if schema is None else schema.to_dict(),
         "sparse": sparse,
-        "read_as": read_as,
+        "read_as": source.read_as,
         "unlabelled": mark,
         "labelled_rows": labelled,
     }

@@ -228,12 +228,6 @@ class Model:
         """Return predicted numbers (b, q), clipped to the range of the training targets."""
         return numbers if self.target_range is None else np.clip(numbers, *self.target_range)
 
-    def n_clipped(self, numbers: Floats) -> int:
-        """Return the number of rows of predicted numbers (b, q) that `clipped` changes."""
-        clipped = self.clipped(numbers)
-        # Missing predictions are NaN, which is neither smaller nor larger.
-        return int(np.count_nonzero(((numbers < clipped) | (numbers > clipped)).any(axis=1)))
-
     def range_with(self, further: Floats | None) -> Floats | None:
         """Return the range (2, q) of the training and further targets; None for classes."""
         if self.target_range is None or further is None:

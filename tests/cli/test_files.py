@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
@@ -94,8 +93,6 @@ def test_predict__keeps_the_label_of_the_file(tmp_path, place):
     assert found.columns.tolist() == ["person", "bought", "prediction", *shares]
     assert found["bought"].tolist() == rows["bought"].tolist()
     pd.testing.assert_frame_equal(found[expected.columns], expected)
-    named, _ = predicted(place, rows, tmp_path, *options, "--prediction-name", "guess")
-    pd.testing.assert_frame_equal(named, found.rename(columns={"prediction": "guess"}))
 
 
 def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place):
@@ -103,11 +100,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     predict = ("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     problem, fix = refuse(*predict, "--keep", "prediction")
     assert problem == "two columns of the predictions would be called 'prediction'."
-    assert fix == "Leave the column out of --keep, or name the predictions with --prediction-name."
-    succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
-    assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
-    group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
-    assert "--prediction-name is given, but" in refuse(*group)[0]
+    assert fix == "Leave the column out of --keep, or rename it by a query."
 
 
 @pytest.mark.fast_cases(1)
@@ -137,8 +130,6 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
         ("age", (), ["age"]),
         ("age", ("--keep", "age"), ["age", "prediction"]),
         ("age,code", ("--keep", "code"), ["code", "prediction_age", "prediction_code"]),
-        ("age", ("--prediction-name", "years"), ["years"]),
-        ("age,code", ("--prediction-name", "p"), ["p_age", "p_code"]),
     ],
 )
 def test_predict__names_of_predicted_numbers(tmp_path, targets, options, names):
@@ -231,20 +222,6 @@ def test_predict__rows_that_are_bad(tmp_path, place):
         "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
     )
     assert refused[0].startswith("--skip-bad is given, but")
-
-
-def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
-    rows = people(90).astype({"age": object})
-    rows.loc[[4, 9], "age"] = None
-    options = {"label": "bought", "drop": ("note", "person"), "missing": "impute"}
-    source = open_source(write(tmp_path / "train.csv", rows), **options)
-    dataset = ingest_source(source, MemoryStore())
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    rows.loc[5, "age"] = "old"
-    file, out = write(tmp_path / "rows.csv", rows), tmp_path / "out.csv"
-    figures = succeed("predict", run.location, file, out, "--skip-bad", "--json", *INLINE)
-    assert json.loads(figures)["n_skipped"] == 1
-    assert pd.read_csv(out)["prediction"].isna().to_numpy().nonzero()[0].tolist() == [5]
 
 
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):

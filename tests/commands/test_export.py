@@ -14,7 +14,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArrayRows
 from dask_nrbfn.storage.model import Model
 from tests.tables import spirals
 
@@ -22,23 +22,10 @@ READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 SCHEMA = Schema(tuple(Column(name, "number") for name in "abcd"), id="row")
 
 
-class Identified(ArraySource):
-    """Rows of arrays with ids."""
-
-    def __init__(self, X, y, ids):
-        super().__init__(X, y)
-        self.schema, self.feature_names = SCHEMA, tuple("abcd")
-        self.ids, self.id_dtype = ids, ids.dtype
-
-    def blocks(self, block_rows):
-        start = 0
-        for block in super().blocks(block_rows):
-            yield block._replace(ids=self.ids[start : start + len(block.X)])
-            start += len(block.X)
-
-
 def write(X, ids, y=None, **options):
-    return ingest_source(Identified(X, y, ids), MemoryStore(), **options)
+    source = ArrayRows({"x": X, "y": y, "id": ids})
+    source.schema = SCHEMA
+    return ingest_source(source, MemoryStore(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +72,8 @@ def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
     out, whole = tmp_path / f"out{suffix}", tmp_path / f"whole{suffix}"
     dataset = write(with_gaps, NUMBERS, gaps=True, chunk_rows=70)
     wanted = {"scores": True, "skip_bad": True}
-    assert predict_dataset(model, dataset, out, InlineEngine(), **wanted) == (len(bad), 0)
-    assert predict_dataset(model, write(X, NUMBERS), whole, InlineEngine(), **wanted) == (0, 0)
+    assert predict_dataset(model, dataset, out, InlineEngine(), **wanted) == len(bad)
+    assert predict_dataset(model, write(X, NUMBERS), whole, InlineEngine(), **wanted) == 0
     found, expected = READERS[suffix](out), READERS[suffix](whole)
     assert found["row"].tolist() == NUMBERS.tolist()
     assert found.drop(columns="row").isna().all(axis=1).to_numpy().nonzero()[0].tolist() == bad

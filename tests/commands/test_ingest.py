@@ -47,39 +47,16 @@ def in_npz(place, X, y, weights, **options):
     return ingest_file(place / "d.npz", place / "data", weights="w", **options)
 
 
-def in_npy(place, X, y, weights, **options):
-    paths = {name: str(place / f"{name}.npy") for name in ("X", "y", "w")}
-    for path, values in zip(paths.values(), (X, y, weights), strict=True):
-        np.save(path, values)
-    return ingest_file(paths["X"], place / "data", y=paths["y"], weights=paths["w"], **options)
-
-
 def in_csv(place, X, y, weights, **options):
     frame = pd.DataFrame(X).add_prefix("c").assign(y=y, w=weights)
     frame.to_csv(place / "d.csv", index=False)
     return ingest_file(place / "d.csv", place / "data", label="y", weights="w", **options)
 
 
-def in_parquet_files(place, X, y, weights, **options):
-    frame = pd.DataFrame(X).add_prefix("c").assign(y=y, w=weights)
-    (place / "parts").mkdir()
-    for i, start in enumerate(range(0, len(frame), 9)):
-        frame[start : start + 9].to_parquet(place / "parts" / f"{i}.parquet", index=False)
-    return ingest_file(place / "parts", place / "data", label="y", weights="w", **options)
+FORMS = [in_arrays, in_dask_arrays, in_dask_frame, in_npz, in_csv]
 
 
-FORMS = [
-    in_arrays,
-    in_dask_arrays,
-    in_dask_frame,
-    in_npz,
-    in_npy,
-    in_csv,
-    in_parquet_files,
-]
-
-
-@pytest.mark.fast_cases(5)
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("chunk_rows", [1, 6, N, None])
 @pytest.mark.parametrize("ingest", FORMS)
 def test_ingest__every_form_stores_the_same_weights(tmp_path, ingest, chunk_rows):
@@ -93,31 +70,20 @@ def test_ingest__every_form_stores_the_same_weights(tmp_path, ingest, chunk_rows
     assert dataset.fingerprint != without.fingerprint
 
 
-@pytest.mark.fast_cases(12)
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
 @pytest.mark.parametrize("ingest", FORMS)
 def test_ingest__weight_that_is_not_above_0_leaves_nothing(tmp_path, ingest, value):
     X, y, weights = weighted_table()
     weights[N - 2] = value
     # A file has an empty cell for NaN.
-    empty = np.isnan(value) and ingest in (in_csv, in_parquet_files)
+    empty = np.isnan(value) and ingest is in_csv
     place = (
         "no value in some rows of a column: .w. 1" if empty else f"has '?{value}'? in row {N - 2} "
     )
     with pytest.raises(DataError, match=f"{place}.*row"):
         ingest(tmp_path, X, y, weights, chunk_rows=6)
     assert not (tmp_path / "data").exists()
-
-
-def test_ingest__weights_without_labels(tmp_path):
-    X, _, weights = weighted_table()
-    dataset = ingest_arrays(
-        da.from_array(X, chunks=(5, 2)), None, tmp_path / "a", weights=da.from_array(weights)
-    )
-    assert dataset.y is None
-    np.testing.assert_array_equal(weights_of(dataset), weights)
-    same = ingest_arrays(X, None, tmp_path / "b", weights=weights.tolist())
-    assert dataset.fingerprint == same.fingerprint
 
 
 @pytest.mark.parametrize("ingest", [in_arrays, in_dask_arrays])
@@ -161,12 +127,7 @@ def numbers_in_dask_frames(place, X, T, **options):
     return dataset, ("s", "t")
 
 
-NUMBERS = [
-    numbers_in_arrays,
-    numbers_in_frames,
-    numbers_in_dask_arrays,
-    numbers_in_dask_frames,
-]
+NUMBERS = [numbers_in_arrays, numbers_in_frames, numbers_in_dask_arrays, numbers_in_dask_frames]
 
 
 def numbered_table():
@@ -241,24 +202,3 @@ def test_ingest__text_is_no_number():
 def test_ingest__numbers_beside_labels():
     with pytest.raises(ParameterError, match="y and target are both given"):
         ingest_arrays(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (
-            {},
-            "no label or target is given, so the dataset can only be predicted. Its columns "
-            "are 'a', 'b', 'c'.",
-        ),
-        ({"label": "b"}, "the rows have 1 class only: 'x'. A fit needs at least two classes."),
-        ({"label": "c", "unlabelled": "0"}, None),
-        ({"target": "a"}, None),
-    ],
-)
-def test_ingest__tells_what_stands_against_a_fit(tmp_path, caplog, options, told):
-    (tmp_path / "d.csv").write_text("a,b,c\n1,x,0\n2,x,1\n3,x,2\n")
-    with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
-        ingest_file(tmp_path / "d.csv", MemoryStore(), **options)
-    lines = [record.message for record in caplog.records[1:]]
-    assert lines == ([] if told is None else [f"ingest: {told}"])

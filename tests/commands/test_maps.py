@@ -87,7 +87,6 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     assert {*found["label"].coords} == {"time", "x", "lon", "spatial_ref"}
     for name in found["label"].coords:
         xr.testing.assert_identical(found["label"][name].variable, scene[name].variable)
-    assert found.attrs["title"] == "a drawn scene"
     assert found["label"].attrs == {"grid_mapping": "spatial_ref"}
     assert found["probability"].dims == ("class", "time", "y", "x")
     network = NRBFNClassifier.load(place / "run")
@@ -123,7 +122,7 @@ def test_map__of_one_and_several_targets(tmp_path):
     one, _ = mapped(run, written, tmp_path / "one.zarr")
     assert one["value"].dims == ("time", "y", "x")
     assert float(abs(one["value"] - scene["height"]).median()) < 0.5
-    with pytest.raises(NRBFNError, match="scores is set, but the model predicts numbers"):
+    with pytest.raises(NRBFNError, match="scores is given, but the model predicts numbers"):
         mapped(run, written, tmp_path / "other", scores=True)
     run = fitted(written, tmp_path / "two", **WHERE, target="height,depth")
     two, _ = mapped(run, written, tmp_path / "two.zarr")

@@ -14,7 +14,7 @@ import zarr
 from dask_nrbfn.commands import predict as commands_predict
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.predict import ObsTarget, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset, predict_obs
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
@@ -53,7 +53,7 @@ def place(fitted, tmp_path):
 def annotate(fitted, name, place, to="obs/predicted", **options):
     run, dataset = fitted / name, Dataset.open(fitted / f"{name}-data")
     options = {"overwrite": False, **options}
-    ObsTarget(place, to, Model.load(run), **options).write(run, dataset, InlineEngine())
+    predict_obs(run, dataset, place, to, InlineEngine(), **options)
 
 
 def predicted(fitted, name, tmp_path, **options):
@@ -91,10 +91,8 @@ def test_obs__numbers_and_what_is_kept(fitted, place, tmp_path):
     assert read_cells(place).obs.columns.tolist() == cells.obs.columns.tolist()
 
 
-@pytest.mark.parametrize("overwrite", [True, False])
-def test_obs__killed_while_it_writes(fitted, place, overwrite, monkeypatch):
-    if overwrite:
-        annotate(fitted, "types", place)
+def test_obs__killed_while_it_writes(fitted, place, monkeypatch):
+    annotate(fitted, "types", place)
     known = list(CELLS.obs.columns)
     written = anndata.io.write_elem
 
@@ -106,11 +104,11 @@ def test_obs__killed_while_it_writes(fitted, place, overwrite, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(anndata.io, "write_elem", dies_in_confidence)
         with pytest.raises(KeyboardInterrupt):
-            annotate(fitted, "types", place, overwrite=overwrite)
+            annotate(fitted, "types", place, overwrite=True)
     # The old columns are gone.
     assert read_cells(place).obs.columns.tolist() == known
     assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
-    annotate(fitted, "types", place, overwrite=overwrite)
+    annotate(fitted, "types", place)
     assert read_cells(place).obs["predicted_confidence"].notna().all()
 
 

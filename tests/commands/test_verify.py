@@ -1,18 +1,26 @@
 import numpy as np
+import pytest
 import zarr
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
 from tests.storage.written import flip_byte, swap
 
-X, Y, WEIGHTS = np.eye(23), np.arange(23) % 3, np.arange(23) + 0.5
-NUMBERS = np.arange(46.0).reshape(23, 2)
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
 
 
-def test_problems_of__missing_and_damaged_chunks(tmp_path):
-    dataset = ingest_arrays(X, Y, tmp_path / "data", weights=WEIGHTS, chunk_rows=6)
+@pytest.fixture
+def dataset(tmp_path):
+    X, y, weights = np.eye(23), np.arange(23) % 3, np.arange(23) + 0.5
+    return ingest_arrays(X, y, tmp_path / "data", weights=weights, chunk_rows=6)
+
+
+def change(dataset, name, place):
+    stored = zarr.open_array(f"{dataset.location}/{name}", mode="r+")
+    stored[place] = np.nextafter(stored[place], np.inf)
+
+
+def test_problems_of__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
     figures = describe(dataset.location, verify=True)
     assert (figures["n_chunks"], figures["problems"]) == (4, [])
     (tmp_path / "data/weights/c/1").unlink()
@@ -23,20 +31,22 @@ def test_problems_of__missing_and_damaged_chunks(tmp_path):
     assert "is missing" in first
     assert "rows 18 to 24 of" in second
     assert "data/weights cannot be read" in second
-    numbers = ingest_arrays(X, None, tmp_path / "numbers", target=NUMBERS, chunk_rows=6)
-    flip_byte(tmp_path / "numbers/y/c/2/0")
-    (problem,) = problems_of(numbers)
-    assert "numbers/y cannot be read" in problem
 
 
-def test_problems_of__values_that_ingest_did_not_write(tmp_path):
-    dataset = ingest_arrays(X, Y, tmp_path / "data", weights=WEIGHTS, chunk_rows=6)
+def test_problems_of__rows_and_weights_that_ingest_did_not_write(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
     assert problems_of(dataset) == [CHANGED]
-    dataset = ingest_arrays(X, Y, MemoryStore(), weights=WEIGHTS, chunk_rows=6)
-    weights = zarr.open_group(dataset.location, mode="r+")["weights"]
-    weights[7] = np.nextafter(weights[7], np.inf)
+    swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
+    assert problems_of(dataset) == []
+    change(dataset, "weights", 7)
     assert problems_of(dataset) == [CHANGED]
-    numbers = ingest_arrays(X, None, MemoryStore(), target=NUMBERS, chunk_rows=6)
-    zarr.open_group(numbers.location, mode="r+")["y"][20, 0] = 0.5
+
+
+def test_problems_of__numbers(tmp_path):
+    target = np.arange(46.0).reshape(23, 2)
+    numbers = ingest_arrays(np.eye(23), None, tmp_path / "data", target=target, chunk_rows=6)
+    change(numbers, "y", (20, 0))
     assert problems_of(numbers) == ["rows or targets differ from those that ingest wrote."]
+    flip_byte(tmp_path / "data/y/c/2/0")
+    (problem,) = problems_of(numbers)
+    assert "data/y cannot be read" in problem

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.evaluate import EvaluatedRows, NumberEvaluation
+from dask_nrbfn.commands.evaluate import NumberEvaluation
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.charts import Charts
 from dask_nrbfn.report.finished import FinishedRun
@@ -34,9 +34,7 @@ def finished(**changes):
 def predictions(true, predicted, r2=(0.9,)):
     """Return the captions of charts of targets with the same numbers."""
     n_targets = len(r2)
-    sample = EvaluatedRows(
-        np.arange(len(true)), *(np.column_stack([each] * n_targets) for each in (true, predicted))
-    )
+    sample = np.stack([np.column_stack([each] * n_targets) for each in (true, predicted)])
     evaluation = NumberEvaluation(
         len(true), tuple("abcdef"[:n_targets]), 0.1, list(r2), [1.0], [1.0], sample
     )

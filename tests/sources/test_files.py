@@ -18,6 +18,7 @@ from dask_nrbfn.cli import commands
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import open_source
+from dask_nrbfn.sources.files import File
 from dask_nrbfn.storage.dataset import Dataset
 
 N = 60
@@ -160,16 +161,14 @@ def test_url__that_cannot_be_read(web, memory):
 
 @pytest.mark.ci
 def test_url__options_appear_in_no_error():
+    options = {
+        "key": "me",
+        "secret": "swordfish",
+        "client_kwargs": {"endpoint_url": "http://127.0.0.1:1"},
+        "config_kwargs": {"retries": {"max_attempts": 0}},
+    }
     with pytest.raises(StorageError) as caught:
-        open_source(
-            "s3://bucket/d.csv",
-            storage_options={
-                "key": "me",
-                "secret": "swordfish",
-                "client_kwargs": {"endpoint_url": "http://127.0.0.1:1"},
-                "config_kwargs": {"retries": {"max_attempts": 0}},
-            },
-        )
+        open_source(File("s3://bucket/d.csv", options))
     assert "s3://bucket/d.csv cannot be read" in caught.value.problem
     assert "swordfish" not in str(caught.value)
 

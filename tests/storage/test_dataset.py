@@ -10,6 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
@@ -198,7 +199,7 @@ def test_open__a_plain_file(tmp_path):
 
 def test_open__unfinished(tmp_path):
     group = zarr.create_group(str(tmp_path / "data"))
-    create_dataset_arrays(group, shape=(5, 3), x_dtype="f8", y_dtype=None, chunk_rows=2)
+    create_dataset_arrays(group, ArraySource(table(5)), np.float64, 2)
     write_chunk(group, 0, table(2), None)
     with pytest.raises(DamagedDataError, match=r"is not a dask_nrbfn\.dataset") as caught:
         Dataset.open(tmp_path / "data")

@@ -10,6 +10,7 @@ import zarr
 
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group
@@ -34,22 +35,16 @@ def fill_dataset(
     group, X, y=None, weights=None, *, chunk_rows=4, feature_names=None, target_names=None
 ):
     """Write all chunks and finish the dataset; y are numbers (n, q) where they have names."""
-    create_dataset_arrays(
-        group,
-        shape=X.shape,
-        x_dtype=X.dtype,
-        y_dtype=None if y is None else y.dtype,
-        chunk_rows=chunk_rows,
-        n_numbers=len(target_names or ()),
-        weighted=weights is not None,
-    )
+    source = ArraySource(X, *((y, weights) if target_names is None else (None, weights, y)))
+    source.feature_names, source.target_names = feature_names, target_names
+    create_dataset_arrays(group, source, X.dtype, chunk_rows)
     size = min(chunk_rows, len(X))
     spans = [slice(start, start + size) for start in range(0, len(X), size)]
     summaries = [
         write_chunk(group, i, *(None if each is None else each[rows] for each in (X, y, weights)))
         for i, rows in enumerate(spans)
     ]
-    finish_dataset(group, summaries, feature_names=feature_names, target_names=target_names)
+    finish_dataset(group, summaries, source)
 
 
 def write_dataset(location, X, y=None, weights=None, **options) -> Dataset:

@@ -20,7 +20,6 @@ from scipy.sparse import csr_matrix
 from dask_nrbfn import (
     EngineOptions,
     FitParams,
-    Model,
     NRBFNError,
     TuneParams,
     connect,
@@ -28,7 +27,7 @@ from dask_nrbfn import (
     tune_dataset,
 )
 from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.predict import ObsTarget
+from dask_nrbfn.commands.predict import predict_obs
 
 TYPES = ("B cell", "T cell", "monocyte", "NK cell", "platelet")
 N_GENES, N_COMPONENTS = 500, 20
@@ -95,9 +94,9 @@ def named_types(store: Path, output: Path) -> tuple[int, float]:
         run = tune_dataset(
             dataset, output / "run.zarr", FitParams(), TuneParams(effort="quick"), engine
         )
-        target = ObsTarget(store, "obs/predicted", Model.load(run.location), overwrite=False)
         with opened_rows(store, run.location, beside=store, labelled=False) as rows:
-            target.write(run.location, rows.dataset, engine)
+            column = "obs/predicted"
+            predict_obs(run.location, rows.dataset, store, column, engine, overwrite=False)
     n_bytes = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
     return n_bytes, 1 - run.stages["validation"]["error_rate"]
 
