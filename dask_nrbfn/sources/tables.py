@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.decide import GAP, check_gaps, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import has_kinds, labels_of
 from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
@@ -25,7 +24,18 @@ from dask_nrbfn.sources.source import (
     check_size,
     shown_names,
 )
-from dask_nrbfn.sources.survey import Cells, Values, stored_of, survey, text_of, value_of, values_of
+from dask_nrbfn.sources.survey import (
+    GAP,
+    Cells,
+    Values,
+    check_gaps,
+    decide,
+    stored_of,
+    survey,
+    text_of,
+    value_of,
+    values_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -208,11 +218,8 @@ def open_rows(reading: Reading) -> TableSource:
     n_rows = next((own.n_rows for own in cells.values()), 0)
     check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
-        numbers = values_of(table, _numbers_as_text(table, columns, cells, reading))
-        columns |= numbers
-        cells |= survey(table, numbers, fills=fills)
         ignored = tuple(name for name in table.names if name not in roles | columns)
-        schema = replace(schema, ignored=ignored)
+        schema = replace(schema, ignored=ignored, written=table.written)
         of_columns = {name: cells[name] for name in columns}
         schema = decide(of_columns, reading, schema, table.origin)
     values, features = roles | columns, [column.name for column in schema.columns]
@@ -263,18 +270,6 @@ def kinds_of(
                 f"{name}::FLOAT[LENGTH].",
             )
     return kinds  # type: ignore[return-value]
-
-
-def _numbers_as_text(
-    table: Table, names: Container[str], cells: Mapping[str, Cells], reading: Reading
-) -> dict[str, Kind]:
-    """Return the columns of a text table that have numbers only, but for marks between blanks."""
-    return {
-        name: "number"
-        for name, own in cells.items()
-        if name in names and name in table.found and name not in reading.kinds
-        if own.n_numbers == own.n_values > 0
-    }
 
 
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
