@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import glob
+from importlib import import_module
 from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -161,13 +162,28 @@ def data_files(directory: File) -> list[File]:
 
 @contextmanager
 def damage_named(
-    place: object, what: str, remedy: str = "Check the path, or write the data again."
+    place: object,
+    what: str,
+    remedy: str = "Check the path, or write the data again.",
+    raised: type[NRBFNError] = DamagedDataError,
 ) -> Iterator[None]:
-    """Raise DamagedDataError in place of any error of a library that cannot read `what`."""
+    """Raise one error in place of any error of a library that cannot read `what`."""
     try:
         yield
     except (NRBFNError, PermissionError, MemoryError):
         raise
-    # numpy, zarr, h5py, anndata and xarray have no common error for bytes that they cannot read.
+    # The libraries have no common error for bytes that they cannot read.
     except Exception as error:
-        raise DamagedDataError(f"{place} cannot be read as {what}: {error}.", remedy) from error
+        told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
+        raise raised(f"{place} cannot be read as {what}: {told}.", remedy) from error
+
+
+def optional_package(module: str, extra: str) -> Any:
+    """Return a module of a package that an extra of this package installs."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ParameterError(
+            f"the source needs a package that is not installed ({error}).",
+            f"Install dask-nrbfn[{extra}].",
+        ) from error

@@ -6,9 +6,9 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.request import pathname2url
@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind, Schema
-from dask_nrbfn.sources.dtypes import means_empty
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named, optional_package
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
@@ -33,6 +32,10 @@ _SNIFFED_ROWS = 100_000
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _MANY_COLUMNS = 200
 _QUERY = "the query"
+_REMEDY = (
+    'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
+    "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
+)
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -70,7 +73,6 @@ class Table:
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
     found: types that the text of a column has, by the first rows of a text table.
-    plain: columns of numbers, dates and truth among these, which have NULL in place of marks.
     marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
     """
@@ -80,7 +82,6 @@ class Table:
     connection: Any
     types: Mapping[str, str]
     found: Mapping[str, str] = field(default_factory=dict)
-    plain: Container[str] = ()
     marks: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
 
@@ -157,19 +158,9 @@ def ran(connection: Any, call: Callable[[], Any]) -> Any:
             raise
 
 
-@contextmanager
-def explained(origin: str) -> Iterator[None]:
-    """Raise DataError in place of errors of DuckDB and Arrow."""
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException) as error:
-        told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
-        damaged = duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException
-        raise (DamagedDataError if isinstance(error, damaged) else DataError)(
-            f"{origin} cannot be read ({told}).",
-            'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
-            "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\".",
-        ) from error
+def explained(origin: str) -> AbstractContextManager[None]:
+    """Raise DataError in place of errors of DuckDB, Arrow and SQLite."""
+    return damage_named(origin, "a table", _REMEDY, DataError)
 
 
 def connected() -> duckdb.DuckDBPyConnection:
@@ -205,9 +196,8 @@ def table_of(reading: Reading) -> Table:
             "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
             "`ingest_arrays` takes arrays.",
         )
-    connection = connected()
-    is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
-    origin = _QUERY if reading.sql else str(reading.place)
+    connection, files = connected(), reading.files
+    is_text = bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
     if reading.sql is not None:
         _check_query(connection, reading.sql)
     elif suffix in DUCKDB + SQLITE:
@@ -216,6 +206,7 @@ def table_of(reading: Reading) -> Table:
         )
     elif is_text:
         return _of_text(connection, reading)
+    origin = _QUERY if reading.sql else str(reading.place)
     with explained(origin):
         relation = _relation_of(connection, reading)
     # The label of a text table has the type of all its texts in a query too.
@@ -306,8 +297,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
 
         fs = files[0].file_system()[0] if files[0].is_remote else None
         inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
-        with files[0].explained() if fs else nullcontext():
-            return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+        return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
     if suffix in PARQUET:
         inside = [file.path.removeprefix(place.path) for file in files]
         keyed = "*" not in place.path and any("=" in path for path in inside)
@@ -315,7 +305,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
-    options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
+    options = _text_options(reading) + ", union_by_name = true"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
     if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
         # Labels yes and no are text.
@@ -327,18 +317,14 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
     paths, first = _registered(connection, reading.files), _path(reading.files[0])
-    marks, origin = reading.marks(MISSING_VALUES), str(reading.place)
-    # The mark of a missing label stays in the label column; elsewhere it is a gap.
-    is_kept = reading.unlabelled is not None and not means_empty(reading.unlabelled)
-    kept = [mark for mark in marks if is_kept and mark == str(reading.unlabelled)]
-    options = _text_options(reading, marks)
+    origin, options = str(reading.place), _text_options(reading)
     with explained(origin):
         wanted = "HasHeader, DateFormat, TimestampFormat"
         sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
         has_header, *formats = sniffed.fetchall()[0]
-        typed = connection.sql(f"FROM read_csv({paths}, {options}, union_by_name = true)")
-        options = _text_options(reading, [mark for mark in marks if mark not in kept])
-        options += ", all_varchar = true, union_by_name = true"
+        options += ", union_by_name = true"
+        typed = connection.sql(f"FROM read_csv({paths}, {options})")
+        options += ", all_varchar = true"
         if "header" not in options:
             options += f", header = {str(has_header).lower()}"
         relation = connection.sql(f"FROM read_csv({paths}, {options})")
@@ -347,28 +333,26 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
             f"{origin} is not split into columns: some row has fewer or more cells than the first.",
             "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
         )
-    found = dict(zip(typed.columns, map(str, typed.types), strict=True))
-    plain = [name for name, of in found.items() if kind_of(of) != "category" and not kept]
     written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
     written |= {"delimiter": reading.delimiter, "no_header": not has_header}
     return Table.of(
         origin,
         relation,
         connection,
-        found=found,
-        plain=plain,
-        marks=marks,
+        found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
+        marks=reading.marks(MISSING_VALUES),
         written={name: value for name, value in written.items() if value},
     )
 
 
-def _text_options(reading: Reading, marks: Iterable[str]) -> str:
+def _text_options(reading: Reading) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
     # Cells may have a blank before them.
     blanks = ("",) if delimiter == " " else ("", " ")
-    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
+    marks = ("", *reading.marks(MISSING_VALUES))
+    nulls = [f"{blank}{mark}" for mark in marks for blank in blanks]
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
@@ -428,20 +412,11 @@ def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
 
 def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -> Any:
     """Return the rows of a query that SQLite answers; they are copied once."""
-    try:
-        import adbc_driver_sqlite.dbapi as sqlite
-    except ImportError as error:
-        raise ParameterError(
-            f"{place} needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[sqlite].",
-        ) from error
-    try:
-        with (
-            sqlite.connect(f"file:{pathname2url(place.path)}?mode=ro") as database,
-            database.cursor() as cursor,
-        ):
-            cursor.execute(query)
-            connection.from_arrow(cursor.fetch_record_batch()).create("rows")
-    except sqlite.Error as error:
-        raise DataError(f"{_QUERY} cannot be read ({error}).", "Correct the query.") from error
+    sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
+    with (
+        sqlite.connect(f"file:{pathname2url(place.path)}?mode=ro") as database,
+        database.cursor() as cursor,
+    ):
+        cursor.execute(query)
+        connection.from_arrow(cursor.fetch_record_batch()).create("rows")
     return connection.table("rows")

@@ -148,9 +148,7 @@ def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
         )
 
 
-def _types_of_names(
-    table: Table, schema: Schema, classes: Sequence[int | str] | None
-) -> dict[str, str]:
+def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[str, str]:
     """Return the SQL types of the columns with labels and ids, for text found in one pass."""
     types, asked = dict[str, str](), dict[str, str]()
     for name in filter(None, (schema.label, schema.id)):
@@ -174,8 +172,7 @@ def _types_of_names(
     if asked:
         found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
         types |= dict(zip(asked, found, strict=True))
-    of_texts = any(isinstance(known, str) for known in classes or ())
-    if schema.label is not None and schema.label in table.found and of_texts:
+    if schema.label is not None and schema.label in table.found and are_texts:
         types[schema.label] = "VARCHAR"
     if schema.id and types[schema.id] == "DOUBLE":
         # Fractions name rows, but no classes.
@@ -199,7 +196,11 @@ def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
-    named = _types_of_names(table, schema, reading.classes)
+    is_empty = means_empty(reading.unlabelled)
+    # A mark of missing labels that also marks missing values is NULL, as all of these are.
+    is_mark = not is_empty and str(reading.unlabelled) in table.marks
+    are_texts = is_mark or any(isinstance(known, str) for known in reading.classes or ())
+    named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
         name: (
             "number",
@@ -223,9 +224,7 @@ def open_rows(reading: Reading) -> TableSource:
         of_columns = {name: cells[name] for name in columns}
         schema = decide(of_columns, reading, schema, table.origin)
     values, features = roles | columns, [column.name for column in schema.columns]
-    required = [*roles]
-    if means_empty(reading.unlabelled):
-        required = [*filter(None, (schema.weights, schema.id))]
+    required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
     checked = required if reading.spoiled else [*required, *features]
     for name in checked:
         if cells[name].n_unread:
