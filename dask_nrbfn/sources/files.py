@@ -142,7 +142,7 @@ def data_files(directory: File) -> list[File]:
     """Return the files of a directory and of its directories key=value, in order."""
     # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
     entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
-    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
+    remedy = "Give a directory with files of one suffix, also in directories key=value."
     files: list[File] = []
     for entry in entries:
         if not entry.is_directory():
@@ -155,8 +155,6 @@ def data_files(directory: File) -> list[File]:
     if len(suffixes) != 1:
         problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
         raise DataError(f"{directory} has {problem}.", remedy)
-    if files != entries and suffixes[0] not in (".parquet", ".pq"):
-        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
     return files
 
 

@@ -290,28 +290,34 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
 
 def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     """Return the rows of files, with the types that DuckDB gives to the columns."""
-    files, place = reading.files, reading.place
-    suffix, paths = files[0].suffix, _registered(connection, files)
+    files, paths = reading.files, _registered(connection, reading.files)
+    suffix = files[0].suffix
     if suffix in ARROW:
         from pyarrow import dataset
 
         fs = files[0].file_system()[0] if files[0].is_remote else None
         inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
         return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+    how = _how(reading)
     if suffix in PARQUET:
-        inside = [file.path.removeprefix(place.path) for file in files]
-        keyed = "*" not in place.path and any("=" in path for path in inside)
-        how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in JSON:
-        return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
-    options = _text_options(reading) + ", union_by_name = true"
+        return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
+    options = f"{_text_options(reading)}, {how}"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
     if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
         # Labels yes and no are text.
         options += f", types = {{{literal(label)}: 'VARCHAR'}}"
         rows = connection.sql(f"FROM read_csv({paths}, {options})")
     return rows
+
+
+def _how(reading: Reading) -> str:
+    """Return the arguments that find columns by name, and in the keys of directories."""
+    place = reading.place.path
+    are_keyed = any("=" in file.path.removeprefix(place) for file in reading.files)
+    are_keyed &= "*" not in place
+    return f"union_by_name = true, hive_partitioning = {str(are_keyed).lower()}"
 
 
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
@@ -322,7 +328,7 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
         wanted = "HasHeader, DateFormat, TimestampFormat"
         sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
         has_header, *formats = sniffed.fetchall()[0]
-        options += ", union_by_name = true"
+        options += f", {_how(reading)}"
         typed = connection.sql(f"FROM read_csv({paths}, {options})")
         options += ", all_varchar = true"
         if "header" not in options:
@@ -356,7 +362,6 @@ def _text_options(reading: Reading) -> str:
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
-        "hive_partitioning": "false",
         # A row that begins with # is a row.
         "comment": "''",
     }

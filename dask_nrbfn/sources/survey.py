@@ -155,12 +155,21 @@ class Cells:
         return 0.0 if self.bins is None or not len(self.bins.keys) else median(self.bins)
 
 
-def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
-    """Return what `survey` reads of columns of these kinds."""
-    return {
-        name: (kind, text_of(table, name) if kind == "category" else value_of(table, name, kind))
-        for name, kind in kinds.items()
-    }
+def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> Values:
+    """Return what `survey` reads of columns, whose kinds are given or those of their types."""
+    values: Values = {}
+    for name in names:
+        kind = given.get(name) or kind_of(table.found.get(name, table.types[name]))
+        if kind is None or kind_of(table.types[name]) is None:
+            raise DataError(
+                f"Column {name!r} of {table.origin} has type {table.types[name]}, which is not a "
+                "number, boolean, text, category or date.",
+                "Leave the column out (`drop`), or convert it; in SQL, lists of one length with "
+                f"{name}::FLOAT[LENGTH].",
+            )
+        sql = text_of(table, name) if kind == "category" else value_of(table, name, kind)
+        values[name] = kind, sql
+    return values
 
 
 def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:

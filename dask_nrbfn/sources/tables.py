@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
+from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import has_kinds, labels_of
@@ -160,15 +160,15 @@ def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[st
                 for type_name, test in _TYPES_OF_TEXTS.items()
             ]
             asked[name] = f"CASE {' '.join(cases)} ELSE 'VARCHAR' END"
-        elif kind_of(of) in ("boolean", "category"):
-            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
-        elif kind_of(of) == "number":
-            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
-        else:
+        elif kind_of(of) in (None, "date"):
             raise DataError(
                 f"Column {name!r} of {table.origin} has type {of}.",
                 "Give labels and ids as whole numbers, true and false, or text.",
             )
+        elif kind_of(of) == "number":
+            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
+        else:
+            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
     if asked:
         found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
         types |= dict(zip(asked, found, strict=True))
@@ -198,7 +198,7 @@ def open_rows(reading: Reading) -> TableSource:
     schema = _roles(table, reading)
     is_empty = means_empty(reading.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
-    is_mark = not is_empty and str(reading.unlabelled) in table.marks
+    is_mark = not is_empty and reading.unlabelled in table.marks
     are_texts = is_mark or any(isinstance(known, str) for known in reading.classes or ())
     named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
@@ -212,7 +212,7 @@ def open_rows(reading: Reading) -> TableSource:
     if known is None:
         chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
         names = [name for name in table.names if name in chosen]
-        columns = values_of(table, kinds_of(table, names, reading.kinds))
+        columns = values_of(table, names, reading.kinds)
     else:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
     cells = survey(table, roles | columns, fills=fills)
@@ -254,23 +254,6 @@ def open_rows(reading: Reading) -> TableSource:
     )
 
 
-def kinds_of(
-    table: Table, names: Sequence[str], given: Mapping[str, Kind] | None = None
-) -> dict[str, Kind]:
-    """Return the kinds of columns: those that are given, or those of their types."""
-    types = {**table.types, **table.found}
-    kinds = {name: (given or {}).get(name) or kind_of(types[name]) for name in names}
-    for name, kind in kinds.items():
-        if kind is None or kind_of(table.types[name]) is None:
-            raise DataError(
-                f"Column {name!r} of {table.origin} has type {table.types[name]}, which is not a "
-                "number, boolean, text, category or date.",
-                "Leave the column out (`drop`), or convert it; in SQL, lists of one length with "
-                f"{name}::FLOAT[LENGTH].",
-            )
-    return kinds  # type: ignore[return-value]
-
-
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
     are_given = [
@@ -281,12 +264,8 @@ def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tup
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
     (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
     gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
-    if not n_whole:
-        raise DataError(
-            f"every row of {table.origin} lacks a value: {gaps}.",
-            "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "
-            "`unlabelled` to keep rows without a label.",
-        )
+    lacking = f"{table.origin}, without rows that lack a value ({gaps}),"
+    check_size(lacking, n_rows=n_whole, n_features=len(values))
     if gaps:
         n_rows = cells[next(iter(values))].n_rows
         logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
@@ -377,7 +356,7 @@ def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema 
 def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, Cells]:
     """Return the statistics of each column of a table (n, c), without rows of weight 0."""
     table = table_in_memory(X, "X", kept=None if weights is None else np.asarray(weights) != 0)
-    return survey(table, values_of(table, kinds_of(table, table.names)), fills=fills)
+    return survey(table, values_of(table, table.names, {}), fills=fills)
 
 
 def decided(cells: Mapping[str, Cells], missing: str) -> Schema:

@@ -223,11 +223,15 @@ def test_database__needs_a_query(tmp_path, name):
         ingest(tmp_path / name)
 
 
-def test_forms__keys_of_directories_are_columns(tmp_path):
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_forms__keys_of_directories_are_columns(tmp_path, suffix):
     table = people().assign(year=np.repeat([2023, 2024], [9, N - 9]))
-    table.to_parquet(tmp_path / "rows", partition_cols=["year"])
-    dataset = ingest(tmp_path / "rows", label="y", columns="size,year")
-    np.testing.assert_array_equal(rows_of(dataset), table[["size", "year"]])
+    write = {"parquet": as_parquet, "csv": as_csv, "jsonl": as_json}[suffix]
+    for year, rows in table.groupby("year"):
+        (tmp_path / f"year={year}").mkdir()
+        write(rows.drop(columns="year"), tmp_path / f"year={year}" / f"d.{suffix}")
+    dataset = ingest(tmp_path, label="y", columns="size,year")
+    np.testing.assert_allclose(rows_of(dataset), table[["size", "year"]], rtol=1e-15)
 
 
 def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
