@@ -137,11 +137,13 @@ class ArraySource(ArrayRows):
         target: ArrayLike | None = None,
     ) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
-        super().__init__({role: _in_memory(values) for role, values in given.items()})
-
-
-def _in_memory(values: Any) -> Any:
-    return values if values is None or is_sparse(values) else np.asarray(unmasked(values))
+        is_kept = {role: values is None or is_sparse(values) for role, values in given.items()}
+        super().__init__(
+            {
+                role: values if is_kept[role] else np.asarray(unmasked(values))
+                for role, values in given.items()
+            }
+        )
 
 
 def open_rows(reading: Reading) -> ArrayRows:

@@ -56,8 +56,7 @@ class File:
 
     def info(self) -> dict[str, Any]:
         """Return what fsspec knows of the file: its type, its size or None, and more."""
-        with self.explained():
-            fs, path = self.file_system()
+        with self.reached() as (fs, path):
             return dict(fs.info(path))
 
     def entries(self) -> list["File"]:
@@ -75,8 +74,7 @@ class File:
         return [*map(File, sorted(glob(self.path, recursive=True)))]
 
     def _listed(self, method: str, **options: bool) -> list["File"]:
-        with self.explained():
-            fs, path = self.file_system()
+        with self.reached() as (fs, path):
             names = sorted(name.rstrip("/") for name in getattr(fs, method)(path, **options))
         # Some stores list the directory itself, as an object without bytes.
         inside = [name for name in names if name != path.rstrip("/")]
@@ -84,8 +82,7 @@ class File:
 
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""
-        with self.explained():
-            fs, path = self.file_system()
+        with self.reached() as (fs, path):
             opened: IO[bytes] = fs.open(path, "rb")
             return opened
 
@@ -97,8 +94,7 @@ class File:
             return
         with TemporaryDirectory(prefix="dask-nrbfn-") as directory:
             copy = os.path.join(directory, "copy")
-            with self.explained():
-                fs, path = self.file_system()
+            with self.reached() as (fs, path):
                 fs.get_file(path, copy)
             yield copy
 
@@ -117,10 +113,10 @@ class File:
         return fs, path
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raise MissingDataError or StorageError in place of errors of a file system."""
+    def reached(self) -> Iterator[tuple[Any, str]]:
+        """Yield `file_system`; raise MissingDataError or StorageError in place of its errors."""
         try:
-            yield
+            yield self.file_system()
         except NRBFNError:
             raise
         except Exception as error:

@@ -30,7 +30,6 @@ _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
-_MANY_COLUMNS = 200
 _QUERY = "the query"
 _REMEDY = (
     'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
@@ -106,10 +105,6 @@ class Table:
             else:
                 columns.append((name, quoted(own)))
         named, selected = zip(*columns, strict=True) if columns else ((), ())
-        if connection is not None and len(named) > _MANY_COLUMNS:
-            # The time of an optimizer grows with the square of the columns.
-            both = "'statistics_propagation,common_subexpressions'"
-            connection.execute(f"SET disabled_optimizers = {both}")
         check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
         types = dict(zip(named, map(str, rows.types), strict=True))
@@ -178,8 +173,10 @@ def connected() -> duckdb.DuckDBPyConnection:
     weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
     # A bar would be printed among the output of commands; times must not depend on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
-    # This optimizer assumes that Parquet files have no NaN.
-    connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+    # The first assumes that Parquet files have no NaN. The time of the second grows with the square
+    # of the columns.
+    both = "statistics_propagation,common_subexpressions"
+    connection.execute(f"SET disabled_optimizers = '{both}'")
     return connection
 
 

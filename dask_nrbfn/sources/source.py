@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,14 +146,13 @@ class Reading:
             raise ParameterError(
                 f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
             )
-        for groups in (("columns", "drop"), ("drop", "categorical", "numeric", "date")):
-            named = [(name, option) for option in groups for name in getattr(self, option)]
-            for name, option in named:
-                if (first := dict(reversed(named))[name]) != option:
-                    raise ParameterError(
-                        f"`{first}` and `{option}` both name {name!r}.",
-                        "Name each column in one option only.",
-                    )
+        pairs = [("columns", "drop"), *combinations(("drop", "categorical", "numeric", "date"), 2)]
+        for first, second in pairs:
+            if both := {*getattr(self, first)} & {*getattr(self, second)}:
+                raise ParameterError(
+                    f"`{first}` and `{second}` both name {min(both)!r}.",
+                    "Name each column in one option only.",
+                )
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""

@@ -29,7 +29,12 @@ class ZarrRows(ArrayRows):
         self.read_as = {role: name for role, name in names.items() if role != "id"}
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        return super()._parts(rows_at_once(self.arrays["x"], block_rows))
+        x = self.arrays["x"]
+        row_bytes = max(1, math.prod(x.shape[1:]) * x.dtype.itemsize)
+        # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
+        chunk_rows = (getattr(x, "chunks", None) or (1,))[0]
+        step = min(chunk_rows, max(1, MAX_CHUNK_BYTES // row_bytes))
+        return super()._parts(int(max(block_rows // step, 1) * step))
 
     def _block(self, start: int, stop: int) -> Block:
         with damage_named(f"rows {start} to {stop} of {self.place}", "arrays"):
@@ -42,7 +47,7 @@ def open_rows(reading: Reading) -> ZarrRows:
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         arrays = {"x": root}
-        if not is_array(root):
+        if not hasattr(root, "dtype"):
             names.setdefault("x", "X")
             arrays = {role: _member(root, role, name, place) for role, name in names.items()}
         elif names:
@@ -56,22 +61,13 @@ def open_rows(reading: Reading) -> ZarrRows:
 
 def _member(root: Any, role: str, name: str, place: File) -> Any:
     array = root.get(name)
-    if not is_array(array):
+    if not hasattr(array, "dtype"):
         remedy = (
             f"Name an existing array with `{role}`. For a scene, name its variables with "
             "`variable`, and the dimension of their features with `feature_dim`."
         )
         check_found([name], sorted(root.array_keys()), place, remedy, "array")
     return array
-
-
-def rows_at_once(array: Any, block_rows: int) -> int:
-    """Return the rows to read at once: whole chunks, or as many as fit where chunks are larger."""
-    row_bytes = max(1, math.prod(array.shape[1:]) * array.dtype.itemsize)
-    # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
-    chunk_rows = (getattr(array, "chunks", None) or (1,))[0]
-    step = min(chunk_rows, max(1, MAX_CHUNK_BYTES // row_bytes))
-    return int(max(block_rows // step, 1) * step)
 
 
 def place_in_zarr(place: File, array: Any) -> StoredAt | None:
@@ -87,11 +83,6 @@ def place_in_zarr(place: File, array: Any) -> StoredAt | None:
         return None
     path = place.path if place.is_remote else os.path.abspath(place)
     return StoredAt(path, array.path, array.chunks[0])
-
-
-def is_array(element: Any) -> bool:
-    """Return whether an element of Zarr or HDF5 is an array, not a group."""
-    return hasattr(element, "dtype")
 
 
 def opened_zarr(place: File) -> Any:
