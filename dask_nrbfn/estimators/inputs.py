@@ -20,7 +20,8 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
-from dask_nrbfn.sources.tables import check_filled, stored_rows
+from dask_nrbfn.sources.tables import stored_rows
+from dask_nrbfn.storage.blocks import check_gaps
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
@@ -192,7 +193,8 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     """
     if schema is not None:
         stored = stored_rows(X, schema)
-        check_filled(stored, schema)
+        if not schema.fills:
+            check_gaps(stored, schema, 0, "X")
         return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
     rows, names = plain_rows(X), column_names(X)
     if names is None:

@@ -25,7 +25,6 @@ from dask_nrbfn.sources.source import (
     shown_names,
 )
 from dask_nrbfn.sources.survey import (
-    GAP,
     Cells,
     Values,
     check_gaps,
@@ -305,25 +304,18 @@ def _roles(table: Table, reading: Reading) -> Schema:
     schema = replace(known, targets=used.pop("target"), **used)
     if reading.schema is None:
         return schema
-    _check_places(table, known)
     check_columns(schema, table.names, table.origin)
-    rest = tuple(name for name in table.names if name not in {*taken, *columns})
-    return replace(schema, ignored=rest)
-
-
-def _check_places(table: Table, trained: Schema) -> None:
-    """Raise DataError if columns that have numbers as names may be others than in training."""
-    features = {column.name for column in trained.columns}
-    roles = {trained.label, trained.weights, trained.id, *(trained.targets or ())}
-    n_trained = len((features | roles | {*trained.ignored}) - {None})
-    # The last columns may be missing, where no feature comes after them.
-    are_first = features == {f"column{j}" for j in range(len(features))}
-    if trained.written.get("no_header") and not are_first and len(table.names) < n_trained:
+    roles = {known.label, known.weights, known.id, *(known.targets or ())}
+    n_trained = len({*columns, *known.ignored, *roles} - {None})
+    are_first = {*columns} == {*table.names[: len(columns)]}
+    if known.written.get("no_header") and not are_first and len(table.names) < n_trained:
         raise DataError(
             f"{table.origin} has no header and {len(table.names)} columns, but training had "
             f"{n_trained}: it is unknown which are missing.",
             "Give all columns of training, or a header with their names.",
         )
+    rest = tuple(name for name in table.names if name not in {*taken, *columns})
+    return replace(schema, ignored=rest)
 
 
 def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
@@ -378,15 +370,3 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
         raise unreadable(table, column.name, stored_of(table, column))
     tell_unseen(unseen_in(rows, schema), name)
     return rows
-
-
-def check_filled(stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "") -> None:
-    """Raise DataError naming the first value that is missing, unless the schema fills it in."""
-    gaps = np.isnan(stored)
-    if gaps.any() and not schema.fills:
-        row, place = np.argwhere(gaps)[0]
-        raise DataError(
-            f"Column {schema.columns[place].name!r} of X has no value in row "
-            f"{first_row + row}{within} (the first is 0).",
-            GAP,
-        )

@@ -438,9 +438,10 @@ def test_schema__reads_labels_as_in_training(tmp_path, labels):
 
 
 def test_schema__without_a_header_needs_all_columns_before_the_features(tmp_path):
-    rows = [f"{'uv'[row % 2]},{row % 7},{row % 5}\n" for row in range(60)]
-    schema = ingest_text(tmp_path, "".join(rows), label="column0", no_header=True).schema
-    with pytest.raises(DataError, match="no header and 2 columns, but training had 3: "):
+    rows = [f"{'uv'[row % 2]},{row % 7},{row % 5},0\n" for row in range(60)]
+    options = {"label": "column0", "drop": "column3", "no_header": True}
+    schema = ingest_text(tmp_path, "".join(rows), **options).schema
+    with pytest.raises(DataError, match="no header and 3 columns, but training had 4: "):
         ingest_text(tmp_path, "".join(row[2:] for row in rows), schema=schema)
     rows = [f"{row % 7},{row % 5},{'uv'[row % 2]}\n" for row in range(60)]
     schema = ingest_text(tmp_path, "".join(rows), label="column2", no_header=True).schema
