@@ -72,7 +72,7 @@ class Table:
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
     found: types that the text of a column has, by the first rows of a text table.
-    marks: texts that mean a missing value; NULL always does.
+    marks: texts that mean a missing value; NULL always does, and in text tables replaces them.
     written: how text tables are written, for `Schema.written`.
     """
 
@@ -343,7 +343,6 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
         relation,
         connection,
         found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
-        marks=reading.marks(MISSING_VALUES),
         written={name: value for name, value in written.items() if value},
     )
 

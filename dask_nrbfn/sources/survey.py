@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -41,20 +41,20 @@ GAP = (
 )
 
 
-def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> str:
-    """Return the SQL of the text of cells, NULL for empty text and `marks`, or the table's."""
+def text_of(table: Table, name: str) -> str:
+    """Return the SQL of the text of cells, NULL for empty text and for the marks of the table."""
     own = table.column(name)
     if kind_of(table.types[name]) == "number":
         # Whole numbers have no decimals, so that a category has one text in every file.
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    marks = table.marks if marks is None else marks
-    if not marks:
-        return f"nullif(trim({own}::VARCHAR), '')"
+    text = f"nullif(trim({own}::VARCHAR), '')"
+    if not table.marks:
+        return text
     # DuckDB would join longer lists of IN, and lose the order of rows.
-    none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
-    return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
+    marks = ", ".join(map(literal, table.marks))
+    return f"CASE WHEN list_position([{marks}], {text}) IS NULL THEN {text} END"
 
 
 def value_of(table: Table, name: str, kind: Kind) -> str:
@@ -64,9 +64,8 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
         return f"(epoch_us({own}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
         return f"{own}::DOUBLE"
-    # In text of numbers, NULL is in place of marks. A plan takes longer than its query is long.
-    is_category = kind_of(table.found.get(name, "VARCHAR")) == "category"
-    text = text_of(table, name) if is_category else own
+    # Casts ignore blanks.
+    text = own if name in table.found else text_of(table, name)
     value = f"TRY_CAST({text} AS DOUBLE)"
     if kind == "boolean":
         value = f"TRY_CAST(trim({text}) AS BOOLEAN)::DOUBLE"

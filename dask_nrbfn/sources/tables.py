@@ -16,6 +16,7 @@ from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import has_kinds, labels_of
 from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
+    MISSING_VALUES,
     Block,
     Reading,
     Source,
@@ -153,7 +154,7 @@ def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[st
     for name in filter(None, (schema.label, schema.id)):
         of = table.types[name]
         if name in table.found:
-            text = text_of(table, name, marks=())
+            text = text_of(table, name)
             cases = [
                 f"WHEN bool_and({test.format(text)}) FILTER ({text} IS NOT NULL) THEN '{type_name}'"
                 for type_name, test in _TYPES_OF_TEXTS.items()
@@ -183,7 +184,7 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
     """Return the SQL of labels, ids, targets and weights, NULL where they are missing."""
     roles = {}
     for name, of in named.items():
-        text = text_of(table, name, marks=())
+        text = text_of(table, name)
         given = text if name in table.found else table.column(name)
         special = {"VARCHAR": text, "DOUBLE": f"nullif({given}::DOUBLE, 'nan')"}
         roles[name] = special.get(of, f"{given}::{of}::BIGINT")
@@ -197,7 +198,7 @@ def open_rows(reading: Reading) -> TableSource:
     schema = _roles(table, reading)
     is_empty = means_empty(reading.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
-    is_mark = not is_empty and reading.unlabelled in table.marks
+    is_mark = not is_empty and reading.unlabelled in reading.marks(MISSING_VALUES)
     are_texts = is_mark or any(isinstance(known, str) for known in reading.classes or ())
     named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
