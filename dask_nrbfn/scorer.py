@@ -129,17 +129,15 @@ class Scorer:
     def _features(self, rows: Any, as_stored: bool, **place: Any) -> Rows:
         """Return the features of checked rows."""
         schema = self.model.schema
+        check_finite(rows, **place, gaps=schema is not None)
         if schema is None:
-            check_finite(rows, **place)
             return rows
         # Imports pyarrow, which models without a schema do not need.
         from dask_nrbfn.sources.tables import stored_rows
 
-        check_finite(rows, **place, gaps=True)
         if not as_stored:
             rows = stored_rows(rows, schema)
-        if not schema.fills:
-            check_gaps(rows, schema, place["first_row"], f"X{place['within']}")
+        check_gaps(rows, schema, place["first_row"], f"X{place['within']}")
         return schema.expand(rows)
 
 

@@ -129,14 +129,13 @@ def chunked_dataset(
                 "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
-    weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
     return ingest_arrays(
         rows,
         None if numbers else targets,
         join(place, name),
         target=targets if numbers else None,
-        weights=weights,
+        weights=None if sample_weight is None else _to_dask(sample_weight),
         missing=missing,
         schema=schema,
         unlabelled=unlabelled,
@@ -193,8 +192,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     """
     if schema is not None:
         stored = stored_rows(X, schema)
-        if not schema.fills:
-            check_gaps(stored, schema, 0, "X")
+        check_gaps(stored, schema, 0, "X")
         return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
     rows, names = plain_rows(X), column_names(X)
     if names is None:

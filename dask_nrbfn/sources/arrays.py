@@ -137,13 +137,12 @@ class ArraySource(ArrayRows):
         target: ArrayLike | None = None,
     ) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
-        is_kept = {role: values is None or is_sparse(values) for role, values in given.items()}
-        super().__init__(
-            {
-                role: values if is_kept[role] else np.asarray(unmasked(values))
-                for role, values in given.items()
-            }
-        )
+        arrays = {
+            role: values if is_sparse(values) else np.asarray(unmasked(values))
+            for role, values in given.items()
+            if values is not None
+        }
+        super().__init__(arrays)
 
 
 def open_rows(reading: Reading) -> ArrayRows:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from glob import glob
 from importlib import import_module
 from pathlib import PurePath
 from tempfile import TemporaryDirectory
@@ -61,24 +60,20 @@ class File:
 
     def entries(self) -> list["File"]:
         """Return the entries of a directory, in the order of names."""
-        if self.is_remote:
-            return self._listed("ls", detail=False)
-        return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
+        with self.reached() as (fs, path):
+            listed = {name.rstrip("/") for name in fs.ls(path, detail=False)}
+        # Some stores list the directory itself, as an object without bytes.
+        names = sorted(name.rpartition("/")[2] for name in listed - {path.rstrip("/")})
+        return [replace(self, path=f"{self.path.rstrip('/')}/{name}") for name in names]
 
     def matches(self) -> list["File"]:
         """Return the files that match a path with *, in the order of names; none without a *."""
         if "*" not in self.path:
             return []
-        if self.is_remote:
-            return self._listed("glob")
-        return [*map(File, sorted(glob(self.path, recursive=True)))]
-
-    def _listed(self, method: str, **options: bool) -> list["File"]:
         with self.reached() as (fs, path):
-            names = sorted(name.rstrip("/") for name in getattr(fs, method)(path, **options))
-        # Some stores list the directory itself, as an object without bytes.
-        inside = [name for name in names if name != path.rstrip("/")]
-        return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
+            found = map(fs.unstrip_protocol, sorted(fs.glob(path)))
+        files = (replace(self, path=name.removeprefix("file://")) for name in found)
+        return [file for file in files if not file.name.startswith(".")]
 
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""
