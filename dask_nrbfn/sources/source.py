@@ -55,8 +55,7 @@ class StoredAt(NamedTuple):
 class Source(ABC):
     """Rows of one table, in a fixed order. Size and types are known before the first block.
 
-    x_dtype: type of every ``X`` block: integers of 8 to 64 bits, float16, float32 or float64; in
-        CSR float32 or float64.
+    x_dtype: type of every ``X`` block: integers or floats; in CSR float32 or float64.
     y_dtype: ``int64`` or StringDType for labels, ``float64`` for targets; None without them.
     schema: the columns of a table; ``X`` then has their stored values, NaN for a missing value.
     n_values: approximate number of stored values if blocks are in CSR; None for arrays.

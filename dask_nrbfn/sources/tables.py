@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
@@ -135,17 +135,15 @@ def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
     """Return the number of cells (b, c) whose category training did not have, by column."""
     categories = {each.name: j for j, each in enumerate(schema.columns) if each.kind == "category"}
     counts = {name: int((stored[:, j] == UNSEEN).sum()) for name, j in categories.items()}
-    # A counter also keeps what occurs 0 times.
-    return Counter({name: count for name, count in counts.items() if count})
+    # Without those that occur 0 times.
+    return +Counter(counts)
 
 
 def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
     """Warn of categories that training did not have."""
     for name, count in unseen.items():
-        rows_have = "1 row has" if count == 1 else f"{count} rows have"
-        logger.warning(
-            "%s: column %s: %s a category that training did not have", place, name, rows_have
-        )
+        told = (place, name, plural(count, "row"))
+        logger.warning("%s: column %s has a category that training did not have in %s", *told)
 
 
 def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[str, str]:

@@ -430,7 +430,7 @@ def test_schema__of_a_dataset_reads_other_files_by_name(tmp_path, caplog):
         dataset = ingest_text(tmp_path, "z,y,c,a\n0,v,q,5\n0,u,new,6\n", schema=schema)
     np.testing.assert_array_equal(rows_of(dataset), [[5, 0, 1], [6, 0, 0]])
     assert labels_of(dataset) == ["v", "u"]
-    assert "column c: 1 row has a category that training did not have" in caplog.text
+    assert "column c has a category that training did not have in 1 row" in caplog.text
     with pytest.raises(DataError, match="has no column 'a'; it has 'c', 'y'"):
         ingest_text(tmp_path, "c,y\np,u\n", schema=schema)
 
