@@ -1,6 +1,7 @@
 """Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
 
 import datetime
+import logging
 import os
 import re
 import shutil
@@ -24,6 +25,8 @@ from dask_nrbfn.sources.files import File, damage_named, optional_package
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
+
+logger = logging.getLogger(__name__)
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -312,9 +315,11 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
 def _how(reading: Reading) -> str:
     """Return the arguments that find columns by name, and in the keys of directories."""
     place = reading.place.path
-    are_keyed = any("=" in file.path.removeprefix(place) for file in reading.files)
-    are_keyed &= "*" not in place
-    return f"union_by_name = true, hive_partitioning = {str(are_keyed).lower()}"
+    parts = {part for file in reading.files for part in file.path.removeprefix(place).split("/")}
+    keys = sorted({part.partition("=")[0] for part in parts if "=" in part and "*" not in place})
+    if keys:
+        logger.info("%s: keys of directories are columns: %s", place, ", ".join(keys))
+    return f"union_by_name = true, hive_partitioning = {str(bool(keys)).lower()}"
 
 
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:

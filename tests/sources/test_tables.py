@@ -25,6 +25,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source, relation
+from dask_nrbfn.sources.tables import schema_of, stored_rows
 
 N = 37
 
@@ -184,7 +185,11 @@ def test_sql__joins_files(tmp_path, expected):
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet", "d.duckdb", "d.sqlite"])
 def test_sql__of_a_file(tmp_path, name):
     FORMS.get(name, as_csv)(people(), tmp_path / name)
-    rows = "people" if name in ("d.duckdb", "d.sqlite") else "source"
+    rows = "source"
+    if name in ("d.duckdb", "d.sqlite"):
+        rows = "people"
+        with pytest.raises(ParameterError, match=r"is a database\. Choose rows with sql"):
+            ingest(tmp_path / name)
     sql = f"SELECT size * 2 AS twice, y FROM {rows} WHERE size > 0"
     dataset = ingest(tmp_path / name, sql=sql, label="y")
     sizes = people()["size"]
@@ -207,21 +212,16 @@ def test_sql__that_is_no_query(tmp_path, sql, error, message):
     assert not (tmp_path / "out.csv").exists()
 
 
-@pytest.mark.parametrize("name", ["d.duckdb", "d.sqlite"])
-def test_database__needs_a_query(tmp_path, name):
-    FORMS[name](people(), tmp_path / name)
-    with pytest.raises(ParameterError, match=r"is a database\. Choose rows with sql"):
-        ingest(tmp_path / name)
-
-
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_forms__keys_of_directories_are_columns(tmp_path, suffix):
+def test_forms__keys_of_directories_are_columns(tmp_path, caplog, suffix):
     table = people().assign(year=np.repeat([2023, 2024], [9, N - 9]))
     write = {"parquet": as_parquet, "csv": as_csv, "jsonl": as_json}[suffix]
     for year, rows in table.groupby("year"):
         (tmp_path / f"year={year}").mkdir()
         write(rows.drop(columns="year"), tmp_path / f"year={year}" / f"d.{suffix}")
+    caplog.set_level("INFO", "dask_nrbfn")
     dataset = ingest(tmp_path, label="y", columns="size,year")
+    assert "keys of directories are columns: year" in caplog.text
     np.testing.assert_allclose(rows_of(dataset), table[["size", "year"]], rtol=1e-15)
 
 
@@ -595,6 +595,10 @@ def test_spoiled__cells_are_missing_and_their_rows_are_noted(tmp_path, model):
         opened_rows(path, model, beside=tmp_path / "out", labelled=False),
     ):
         pass
+    path.write_text("c,b\np,6\n")
+    query = f"SELECT c, b / 4 AS a FROM '{path}'"
+    with opened_rows(query, model, beside=tmp_path / "out", labelled=False) as rows:
+        np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
 @pytest.mark.parametrize("spoiled", [False, True])
@@ -607,13 +611,6 @@ def test_schema__reads_dates_as_in_training(tmp_path, spoiled):
     source = open_source(path, schema=dataset.schema, spoiled=spoiled)
     (block,) = source.blocks(9)
     assert (block.X.tolist(), source.bad_rows) == ([[1], [4]], [])
-
-
-def test_spoiled__rows_of_a_query(tmp_path, model):
-    (tmp_path / "new.csv").write_text("c,b\np,6\n")
-    query = f"SELECT c, b / 4 AS a FROM '{tmp_path}/new.csv'"
-    with opened_rows(query, model, beside=tmp_path / "out", labelled=False) as rows:
-        np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
 def test_model__of_a_query_names_it_where_rows_do_not_fit(tmp_path):
@@ -638,6 +635,52 @@ def test_types__columns_of_float32_only_are_stored_as_float32():
     columns = {"a": np.arange(3, dtype=np.float32), "b": np.arange(3, dtype=np.float32)}
     assert ingest(pd.DataFrame(columns)).X.dtype == np.float32
     assert ingest(pd.DataFrame({**columns, "c": [1, 2, 3]})).X.dtype == np.float64
+
+
+def test_schema_of__array_with_a_column_without_values():
+    X = np.column_stack([np.arange(6.0), np.full(6, np.nan), np.arange(6.0) ** 2])
+    schema = schema_of(X, "impute")
+    assert [column.name for column in schema.columns] == ["x0", "x2"]
+    # Its rows, and those of its columns that are used.
+    for rows in (X, X[:, [0, 2]], X.tolist()):
+        np.testing.assert_array_equal(stored_rows(rows, schema), X[:, [0, 2]])
+
+
+MIXED = np.array([[1, "a"], [2, 5]], dtype=object)
+REFUSED = {
+    "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "several columns '1'"),
+    "array of objects": (MIXED, "Column 'x1' of X has values of several types"),
+    "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* of an unknown type"),
+    "huge integers": (pd.DataFrame({"a": [10**30, 1], "b": "x"}), "Column 'a' of X has values"),
+    "no text of Unicode": (
+        pd.DataFrame({"a": ["\ud800", "x"]}, dtype=object),
+        "'a' of X has values",
+    ),
+    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
+    "no column that is taken": (
+        pd.DataFrame({"a": [f"n{row}" for row in range(120)]}),
+        "X has no feature: a is left out: 120 different texts in 120 rows look like",
+    ),
+}
+
+
+@pytest.mark.parametrize(("X", "message"), REFUSED.values(), ids=REFUSED)
+def test_schema_of__what_is_refused(X, message):
+    with pytest.raises(DataError, match=message):
+        schema_of(X, "impute")
+
+
+def test_schema_of__choices_are_logged(caplog):
+    key = np.arange(120)
+    X = pd.DataFrame({"name": [f"n{row}" for row in key], "key": key})
+    X["town"] = [f"t{row % 104}" for row in key]
+    X["size"] = np.where(key == 7, "big", np.where(key % 2, "1.5", "2.5"))
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        schema = schema_of(X)
+    said = ("name is left out", "town has 104 categories", "but also 'big'")
+    assert all(words in caplog.text for words in said)
+    with pytest.raises(DataError, match="'key' of X has 'many' in row 0"):
+        stored_rows(X.assign(key="many"), schema)
 
 
 MEASURE = """
