@@ -198,16 +198,16 @@ def table_of(reading: Reading) -> Table:
         )
     connection, files = connected(), reading.files
     is_text = bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
-    if reading.sql is not None:
-        _check_query(connection, reading.sql)
-    elif suffix in DUCKDB + SQLITE:
-        raise ParameterError(
-            f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
-        )
-    elif is_text:
-        return _of_text(connection, reading)
     origin = _QUERY if reading.sql else str(reading.place)
     with explained(origin):
+        if reading.sql is not None:
+            _check_query(connection, reading.sql)
+        elif suffix in DUCKDB + SQLITE:
+            raise ParameterError(
+                f"{origin} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
+            )
+        elif is_text:
+            return _of_text(connection, reading)
         relation = _relation_of(connection, reading)
     # The label of a text table has the type of all its texts in a query too.
     found = {reading.label_name: "VARCHAR"} if is_text and reading.label_name else {}
@@ -315,7 +315,8 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
 def _how(reading: Reading) -> str:
     """Return the arguments that find columns by name, and in the keys of directories."""
     place = reading.place.path
-    parts = {part for file in reading.files for part in file.path.removeprefix(place).split("/")}
+    inside = [file.path.removeprefix(place).split("/")[:-1] for file in reading.files]
+    parts = {part for directories in inside for part in directories}
     keys = sorted({part.partition("=")[0] for part in parts if "=" in part and "*" not in place})
     if keys:
         logger.info("%s: keys of directories are columns: %s", place, ", ".join(keys))
@@ -326,16 +327,15 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
     paths, first = _registered(connection, reading.files), _path(reading.files[0])
     origin, options = str(reading.place), _text_options(reading)
-    with explained(origin):
-        wanted = "HasHeader, DateFormat, TimestampFormat"
-        sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
-        has_header, *formats = sniffed.fetchall()[0]
-        options += f", {_how(reading)}"
-        typed = connection.sql(f"FROM read_csv({paths}, {options})")
-        options += ", all_varchar = true"
-        if "header" not in options:
-            options += f", header = {str(has_header).lower()}"
-        relation = connection.sql(f"FROM read_csv({paths}, {options})")
+    wanted = "HasHeader, DateFormat, TimestampFormat"
+    sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
+    has_header, *formats = sniffed.fetchall()[0]
+    options += f", {_how(reading)}"
+    typed = connection.sql(f"FROM read_csv({paths}, {options})")
+    options += ", all_varchar = true"
+    if "header" not in options:
+        options += f", header = {str(has_header).lower()}"
+    relation = connection.sql(f"FROM read_csv({paths}, {options})")
     if len(relation.columns) == 1 and re.search(r"[,;\t|]", relation.columns[0]):
         raise DataError(
             f"{origin} is not split into columns: some row has fewer or more cells than the first.",
@@ -401,8 +401,7 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
 
 
 def _check_query(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    with explained(_QUERY):
-        statements = connection.extract_statements(query)
+    statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM statement.")
 
