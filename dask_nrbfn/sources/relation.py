@@ -165,14 +165,9 @@ def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     scratch = tempfile.mkdtemp(prefix=f"dask-nrbfn-{os.getpid()}-")
-    connection = duckdb.connect(
-        config={
-            "memory_limit": _MEMORY,
-            "threads": threads,
-            "temp_directory": scratch,
-            "python_enable_replacements": False,
-        }
-    )
+    config: dict[str, Any] = {"memory_limit": _MEMORY, "threads": threads}
+    config |= {"temp_directory": scratch, "python_enable_replacements": False}
+    connection = duckdb.connect(config=config)
     weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
     # A bar would be printed among the output of commands; times must not depend on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")

@@ -278,11 +278,6 @@ def _decided(name: str, cells: Cells, reading: Reading) -> Column:
     shown = tuple(sorted(by_rows[: reading.max_categories]))
     others = len(shown) < len(by_rows)
     if others:
-        logger.info(
-            "%s",
-            Advice(
-                f"{name} has {len(by_rows)} categories: the {len(shown)} most frequent have a "
-                "feature each, all others share one feature (`max_categories`)."
-            ),
-        )
+        told = f"{name} has {len(by_rows)} categories: the {len(shown)} most frequent have a "
+        logger.info("%s", Advice(told + "feature each, all others share one (`max_categories`)."))
     return Column(name, "category", shown, others=others, missing=missing)
