@@ -31,11 +31,7 @@ _LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
 
 
 class Block(NamedTuple):
-    """Consecutive rows.
-
-    ``X`` (b, c) is an array or in CSR. ``y`` has labels (b,) or float64 targets (b, q). ``weights``
-    (float64) and ``ids`` are (b,). Columns that the source does not have are None.
-    """
+    """Consecutive rows: X (b, c), labels (b,) or float64 targets (b, q); None where absent."""
 
     X: Rows
     y: np.ndarray | None

@@ -148,11 +148,6 @@ class Cells:
         """Number of rows without a value."""
         return self.n_rows - self.n_values
 
-    @property
-    def median(self) -> float:
-        """Median of the values, exact for up to 16,384 different ones; 0 without any."""
-        return 0.0 if self.bins is None or not len(self.bins.keys) else median(self.bins)
-
 
 def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> Values:
     """Return what `survey` reads of columns, whose kinds are given or those of their types."""
@@ -270,7 +265,9 @@ def _decided(name: str, cells: Cells, reading: Reading) -> Column:
     imputes = reading.missing == "impute"
     missing = cells.n_missing / cells.n_rows if imputes else 0.0
     if cells.kind != "category":
-        fill = cells.median if imputes else 0.0
+        bins = cells.bins
+        # Exact for up to 16,384 different values.
+        fill = median(bins) if bins is not None and len(bins.keys) else 0.0
         vary = cells.kind == "date" and cells.times[1] - cells.times[0] > _EQUAL_TIMES
         return Column(name, cells.kind, fill=fill, missing=missing, times=vary)
     texts = cells.texts or Counter()

@@ -1,7 +1,6 @@
 """Arrays of a Zarr group, or one Zarr array, whose first dimension are the rows."""
 
 import json
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,6 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.arrays import ArrayRows, named_roles
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
-
-logger = logging.getLogger(__name__)
 
 # Largest chunk that is decoded as a whole, while another chunk is in use.
 MAX_CHUNK_BYTES = 2**27
@@ -74,12 +71,7 @@ def place_in_zarr(place: File, array: Any) -> StoredAt | None:
     """Return the location of rows that can be read without a copy; None if rows are copied."""
     if place.storage_options or not hasattr(array, "metadata") or array.ndim != 2:
         return None
-    chunk_bytes = array.chunks[0] * array.shape[1] * array.dtype.itemsize
-    if chunk_bytes > MAX_CHUNK_BYTES:
-        logger.info(
-            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
-            *(array.path, place, chunk_bytes >> 20),
-        )
+    if array.chunks[0] * array.shape[1] * array.dtype.itemsize > MAX_CHUNK_BYTES:
         return None
     path = place.path if place.is_remote else os.path.abspath(place)
     return StoredAt(path, array.path, array.chunks[0])
