@@ -379,8 +379,6 @@ def _path(file: File) -> str:
 def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:
     """Return the SQL of a list of files, which a connection can read then."""
     if files[0].is_remote:
-        # Raises an error if the file does not exist or is not served.
-        files[0].open().close()
         _register(connection, files[0])
     return f"[{', '.join(map(_path, files))}]"
 

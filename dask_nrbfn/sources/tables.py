@@ -83,7 +83,7 @@ class TableSource(Source):
             X[bad] = np.nan
             self.bad_rows += (first_row + np.flatnonzero(bad.any(axis=1))).tolist()
             self.unseen += unseen_in(X, own)
-            found = {}
+            found: dict[str | None, Any] = {}
             for name, column in zip(roles, others, strict=True):
                 if name in self.named:
                     place = f"Column {name!r} of {self.table.origin}"
@@ -91,12 +91,11 @@ class TableSource(Source):
                     found[name] = names.stored(self.mark)
                 else:
                     found[name] = _numbers(column)
-            y = None if own.label is None else found[own.label]
+            y = found.get(own.label)
             if own.targets:
                 y = np.stack([found[name] for name in own.targets], axis=1)
-            weights = None if own.weights is None else found[own.weights]
-            ids = None if own.id is None else found[own.id]
-            yield Block(X.astype(self.x_dtype, copy=False), y, weights, ids)
+            X = X.astype(self.x_dtype, copy=False)
+            yield Block(X, y, found.get(own.weights), found.get(own.id))
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
 
