@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Self
 from urllib.request import pathname2url
 
@@ -351,10 +352,10 @@ def _text_options(reading: Reading) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
-    # Cells may have a blank before them.
+    # Cells may be between blanks.
     blanks = ("",) if delimiter == " " else ("", " ")
     marks = ("", *reading.marks(MISSING_VALUES))
-    nulls = [f"{blank}{mark}" for mark in marks for blank in blanks]
+    nulls = dict.fromkeys(map("".join, product(blanks, marks, blanks)))
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,

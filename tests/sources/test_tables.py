@@ -239,7 +239,7 @@ def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
 
 
 def test_gaps__are_errors_filled_with_the_median_or_dropped(tmp_path):
-    text = "a,b,c\n1,x,0.5\n,x,0.5\n4,,0.5\n9,y,0.5\n"
+    text = "a,b,c\n1,x,0.5\n NA ,x,0.5\n4, ? ,0.5\n9,y,0.5\n"
     with pytest.raises(DataError, match=r"no value in some rows of 2 columns: 'a' 1, 'b' 1\."):
         ingest_text(tmp_path, text)
     filled = ingest_text(tmp_path, text, missing="impute", columns="a,c")
