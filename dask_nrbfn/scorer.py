@@ -11,7 +11,6 @@ from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.storage.blocks import check_gaps
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, gpu_block_rows, narrow_block_rows
@@ -129,15 +128,16 @@ class Scorer:
     def _features(self, rows: Any, as_stored: bool, **place: Any) -> Rows:
         """Return the features of checked rows."""
         schema = self.model.schema
-        check_finite(rows, **place, gaps=schema is not None)
         if schema is None:
+            check_finite(rows, **place)
             return rows
         # Imports pyarrow, which models without a schema do not need.
-        from dask_nrbfn.sources.tables import stored_rows
+        from dask_nrbfn.sources.tables import check_filled, stored_rows
 
+        check_finite(rows, **place, gaps=True)
         if not as_stored:
             rows = stored_rows(rows, schema)
-        check_gaps(rows, schema, place["first_row"], f"X{place['within']}")
+        check_filled(rows, schema, **place)
         return schema.expand(rows)
 
 

@@ -20,8 +20,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
-from dask_nrbfn.sources.tables import stored_rows
-from dask_nrbfn.storage.blocks import check_gaps
+from dask_nrbfn.sources.tables import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
@@ -129,13 +128,14 @@ def chunked_dataset(
                 "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
+    weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
     return ingest_arrays(
         rows,
         None if numbers else targets,
         join(place, name),
         target=targets if numbers else None,
-        weights=None if sample_weight is None else _to_dask(sample_weight),
+        weights=weights,
         missing=missing,
         schema=schema,
         unlabelled=unlabelled,
@@ -192,7 +192,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     """
     if schema is not None:
         stored = stored_rows(X, schema)
-        check_gaps(stored, schema, 0, "X")
+        check_filled(stored, schema)
         return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
     rows, names = plain_rows(X), column_names(X)
     if names is None:

@@ -26,6 +26,7 @@ from dask_nrbfn.sources.source import (
     shown_names,
 )
 from dask_nrbfn.sources.survey import (
+    GAP,
     Cells,
     Values,
     check_gaps,
@@ -368,3 +369,15 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
         raise unreadable(table, column.name, stored_of(table, column))
     tell_unseen(unseen_in(rows, schema), name)
     return rows
+
+
+def check_filled(stored: Floats, schema: Schema, *, first_row: int = 0, within: str = "") -> None:
+    """Raise DataError naming the first value that is missing, unless the schema fills it in."""
+    gaps = np.isnan(stored)
+    if gaps.any() and not schema.fills:
+        row, place = np.argwhere(gaps)[0]
+        raise DataError(
+            f"Column {schema.columns[place].name!r} of X has no value in row "
+            f"{first_row + row}{within} (the first is 0).",
+            GAP,
+        )

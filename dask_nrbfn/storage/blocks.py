@@ -105,9 +105,9 @@ def codes_of(
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first missing value that the schema does not fill, if any."""
+    """Raise DataError naming the first missing value, if a value is missing."""
     gaps = np.isnan(stored)
-    if gaps.any() and not (schema is not None and schema.fills):
+    if gaps.any():
         row, column = np.argwhere(gaps)[0]
         assert schema is not None
         raise DataError(

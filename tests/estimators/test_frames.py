@@ -139,7 +139,7 @@ WRONG = {
     ),
     "gap": (
         lambda X: X.assign(sex=[*X.sex[:3], None, *X.sex[4:]]),
-        r"Column 'sex' of X has no value in row 3 .*schema",
+        r"Column 'sex' of X has no value in row 3 .*impute",
     ),
     "another number of columns": (lambda X: X.to_numpy()[:, :1], "X has 1 columns.*trained on 2"),
     "no table": (lambda X: X["age"], "X has shape"),
