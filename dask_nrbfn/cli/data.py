@@ -21,7 +21,7 @@ def ingest(job: Job, source: Any, dataset: Any = None, **options: Any) -> None:
 
     SOURCE is a text table (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, a DuckDB or
     SQLite file; .npy or .npz; a Zarr group or array; AnnData (.h5ad or Zarr); a directory of files
-    of one suffix, for Parquet also in subdirectories key=value; or an SQL query that begins with
+    of one suffix, also in subdirectories key=value; or an SQL query that begins with
     FROM, SELECT or WITH. With --sql alone, give only DATASET. SOURCE may be a URL such as
     s3://bucket/rows.csv. With --variable, SOURCE is a scene: its pixels with all features and a
     label are rows. Rows are read in blocks, but .npz files are held in memory as a whole. Rows of

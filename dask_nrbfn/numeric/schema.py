@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,16 +85,6 @@ class Column:
             return None
         return self.kind, self.categories, self.others
 
-    def angles(self, days: Any) -> list[Any]:
-        """Return the place in the year, and if times vary in the day, of dates in days since 1970.
-
-        Whole days are subtracted first, because the cosine of a large angle loses digits.
-        """
-        if self.kind != "date":
-            return []
-        of_year = days * (2 * np.pi / _YEAR_DAYS)
-        return [of_year, *[(days - np.floor(days)) * (2 * np.pi)] * self.times]
-
     def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
         """Write features of stored values (b,) into zeros (b, m); gaps become `fill`, or NaN."""
         gaps = np.isnan(values)
@@ -105,9 +95,12 @@ class Column:
         else:
             filled = np.where(gaps, self.fill, values)
             out[:, 0] = filled
-            for place, angle in enumerate(self.angles(filled)):
-                np.cos(angle, out=out[:, 1 + 2 * place])
-                np.sin(angle, out=out[:, 2 + 2 * place])
+            if self.kind == "date":
+                # The cosine of a large angle loses digits: whole days are subtracted first.
+                of_day = [(filled - np.floor(filled)) * (2 * np.pi)] * self.times
+                for place, angle in enumerate([filled * (2 * np.pi / _YEAR_DAYS), *of_day]):
+                    np.cos(angle, out=out[:, 1 + 2 * place])
+                    np.sin(angle, out=out[:, 2 + 2 * place])
             if self.tells_missing:
                 out[:, -1] = gaps
         if not fills:
@@ -116,14 +109,6 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, without the name."""
         return _given_fields(self)
-
-
-class Features(NamedTuple):
-    """The features of one column: their range among all features."""
-
-    column: Column
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True)
@@ -148,12 +133,10 @@ class Schema:
     written: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def features(self) -> tuple[Features, ...]:
-        """The range of the features of each column."""
-        widths = [len(column.feature_names) for column in self.columns]
-        stops = np.cumsum(widths).tolist()
-        starts = [stop - width for stop, width in zip(stops, widths, strict=True)]
-        return tuple(map(Features, self.columns, starts, stops))
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First and last-plus-one feature of each column."""
+        stops = np.cumsum([len(column.feature_names) for column in self.columns]).tolist()
+        return tuple(zip([0, *stops], stops, strict=False))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -161,7 +144,7 @@ class Schema:
 
         Columns that are features themselves keep their names.
         """
-        own = [of.column.name for of in self.features if of.column.is_stored_as_feature]
+        own = [column.name for column in self.columns if column.is_stored_as_feature]
         names, taken = [], {*own}
         for column in self.columns:
             for name in column.feature_names:
@@ -174,14 +157,12 @@ class Schema:
     @property
     def n_features(self) -> int:
         """Number of features p."""
-        return self.features[-1].stop if self.features else 0
+        return self.spans[-1][1] if self.spans else 0
 
     @property
     def row_values(self) -> int:
         """The largest number of features of a row that are not 0."""
-        return sum(
-            1 if of.column.kind == "category" else of.stop - of.start for of in self.features
-        )
+        return self.n_features - sum(stop - start - 1 for start, stop in self.groups)
 
     @property
     def fills(self) -> bool:
@@ -196,7 +177,8 @@ class Schema:
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
         """First and last-plus-one feature of each category column."""
-        return tuple((of.start, of.stop) for of in self.features if of.column.kind == "category")
+        columns = zip(self.columns, self.spans, strict=True)
+        return tuple(span for column, span in columns if column.kind == "category")
 
     @cached_property
     def digest(self) -> str:
@@ -239,17 +221,14 @@ class Schema:
                [40.,  0.,  0.]])
         """
         out = np.zeros((len(stored), self.n_features))
-        plain = [place for place, of in enumerate(self.features) if of.column.is_stored_as_feature]
+        plain = [j for j, column in enumerate(self.columns) if column.is_stored_as_feature]
         values = stored[:, plain]
         if self.fills:
-            values = np.where(
-                np.isnan(values), [self.columns[place].fill for place in plain], values
-            )
-        out[:, [self.features[place].start for place in plain]] = values
-        for place, of in enumerate(self.features):
-            if not of.column.is_stored_as_feature:
-                features = out[:, of.start : of.stop]
-                of.column.write(stored[:, place], features, fills=self.fills)
+            values = np.where(np.isnan(values), [self.columns[j].fill for j in plain], values)
+        out[:, [self.spans[j][0] for j in plain]] = values
+        for j, (column, (start, stop)) in enumerate(zip(self.columns, self.spans, strict=True)):
+            if not column.is_stored_as_feature:
+                column.write(stored[:, j], out[:, start:stop], fills=self.fills)
         return out
 
     def expand_sparse(self, stored: NDArray[Any]) -> Rows:

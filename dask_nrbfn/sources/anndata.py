@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import canonical, is_scipy
 from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
-from dask_nrbfn.sources.files import File, damage_named
+from dask_nrbfn.sources.files import File, damage_named, optional_package
 from dask_nrbfn.sources.frames import labels_of, plain_rows
 from dask_nrbfn.sources.source import Reading, check_found, named_columns
 from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
@@ -77,15 +77,8 @@ def open_rows(reading: Reading) -> ZarrRows:
 
 def import_anndata() -> Any:
     """Return the package anndata, which needs h5py."""
-    try:
-        import anndata
-        import h5py  # noqa: F401
-    except ImportError as error:
-        raise ParameterError(
-            f"AnnData needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[anndata].",
-        ) from error
-    return anndata
+    optional_package("h5py", "anndata")
+    return optional_package("anndata", "anndata")
 
 
 def _opened(place: File) -> Any:

@@ -97,23 +97,18 @@ class ArrayRows(Source):
             yield self._block(start, min(start + block_rows, self.n_rows))
 
     def _block(self, start: int, stop: int) -> Block:
-        rows = {role: array[start:stop] for role, array in self.arrays.items()}
-        y, weights, ids = map(rows.get, ("y", "weights", "id"))
-        if "target" in rows:
-            y = _table(rows["target"], FLOAT64)
-        elif y is not None:
-            y = to_labels(y, self.names["y"], first_row=start)
-        return Block(
-            _table(rows["x"], self.x_dtype),
-            y,
-            None if weights is None else weights.astype(FLOAT64, copy=False),
-            None if ids is None else to_labels(ids, self.names["id"], first_row=start),
-        )
+        arrays = self.arrays.items()
+        rows = {role: self._read(role, array[start:stop], start) for role, array in arrays}
+        y = rows.get("target", rows.get("y"))
+        return Block(rows["x"], y, rows.get("weights"), rows.get("id"))
 
-
-def _table(rows: Any, dtype: np.dtype) -> Any:
-    table = rows if is_sparse(rows) else rows.reshape(len(rows), -1)
-    return table.astype(dtype, copy=False)
+    def _read(self, role: str, values: Any, first_row: int) -> Any:
+        """Return some rows of an array as they are stored."""
+        if role in ("y", "id"):
+            return to_labels(values, self.names[role], first_row=first_row)
+        if role != "weights" and not is_sparse(values):
+            values = values.reshape(len(values), -1)
+        return values.astype(self.x_dtype if role == "x" else FLOAT64, copy=False)
 
 
 def columns_by_name(
@@ -137,11 +132,12 @@ class ArraySource(ArrayRows):
         target: ArrayLike | None = None,
     ) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
-        super().__init__({role: _in_memory(values) for role, values in given.items()})
-
-
-def _in_memory(values: Any) -> Any:
-    return values if values is None or is_sparse(values) else np.asarray(unmasked(values))
+        arrays = {
+            role: values if is_sparse(values) else np.asarray(unmasked(values))
+            for role, values in given.items()
+            if values is not None
+        }
+        super().__init__(arrays)
 
 
 def open_rows(reading: Reading) -> ArrayRows:

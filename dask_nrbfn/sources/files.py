@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from glob import glob
+from importlib import import_module
 from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -55,36 +55,29 @@ class File:
 
     def info(self) -> dict[str, Any]:
         """Return what fsspec knows of the file: its type, its size or None, and more."""
-        with self.explained():
-            fs, path = self.file_system()
+        with self.reached() as (fs, path):
             return dict(fs.info(path))
 
     def entries(self) -> list["File"]:
         """Return the entries of a directory, in the order of names."""
-        if self.is_remote:
-            return self._listed("ls", detail=False)
-        return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
+        with self.reached() as (fs, path):
+            listed = {name.rstrip("/") for name in fs.ls(path, detail=False)}
+        # Some stores list the directory itself, as an object without bytes.
+        names = sorted(name.rpartition("/")[2] for name in listed - {path.rstrip("/")})
+        return [replace(self, path=f"{self.path.rstrip('/')}/{name}") for name in names]
 
     def matches(self) -> list["File"]:
         """Return the files that match a path with *, in the order of names; none without a *."""
         if "*" not in self.path:
             return []
-        if self.is_remote:
-            return self._listed("glob")
-        return [*map(File, sorted(glob(self.path, recursive=True)))]
-
-    def _listed(self, method: str, **options: bool) -> list["File"]:
-        with self.explained():
-            fs, path = self.file_system()
-            names = sorted(name.rstrip("/") for name in getattr(fs, method)(path, **options))
-        # Some stores list the directory itself, as an object without bytes.
-        inside = [name for name in names if name != path.rstrip("/")]
-        return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
+        with self.reached() as (fs, path):
+            found = map(fs.unstrip_protocol, sorted(fs.glob(path)))
+        files = (replace(self, path=name.removeprefix("file://")) for name in found)
+        return [file for file in files if not file.name.startswith(".")]
 
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""
-        with self.explained():
-            fs, path = self.file_system()
+        with self.reached() as (fs, path):
             opened: IO[bytes] = fs.open(path, "rb")
             return opened
 
@@ -96,8 +89,7 @@ class File:
             return
         with TemporaryDirectory(prefix="dask-nrbfn-") as directory:
             copy = os.path.join(directory, "copy")
-            with self.explained():
-                fs, path = self.file_system()
+            with self.reached() as (fs, path):
                 fs.get_file(path, copy)
             yield copy
 
@@ -116,10 +108,10 @@ class File:
         return fs, path
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Raise MissingDataError or StorageError in place of errors of a file system."""
+    def reached(self) -> Iterator[tuple[Any, str]]:
+        """Yield `file_system`; raise MissingDataError or StorageError in place of its errors."""
         try:
-            yield
+            yield self.file_system()
         except NRBFNError:
             raise
         except Exception as error:
@@ -141,7 +133,7 @@ def data_files(directory: File) -> list[File]:
     """Return the files of a directory and of its directories key=value, in order."""
     # Files whose names begin with an underscore are metadata of other programs, such as _SUCCESS.
     entries = [entry for entry in directory.entries() if not entry.name.startswith((".", "_"))]
-    remedy = "Give a directory with files of one suffix; Parquet also in directories key=value."
+    remedy = "Give a directory with files of one suffix, also in directories key=value."
     files: list[File] = []
     for entry in entries:
         if not entry.is_directory():
@@ -154,20 +146,33 @@ def data_files(directory: File) -> list[File]:
     if len(suffixes) != 1:
         problem = f"files of several suffixes: {', '.join(suffixes)}" if files else "no files"
         raise DataError(f"{directory} has {problem}.", remedy)
-    if files != entries and suffixes[0] not in (".parquet", ".pq"):
-        raise DataError(f"{directory} has {suffixes[0]} files in subdirectories.", remedy)
     return files
 
 
 @contextmanager
 def damage_named(
-    place: object, what: str, remedy: str = "Check the path, or write the data again."
+    place: object,
+    what: str,
+    remedy: str = "Check the path, or write the data again.",
+    raised: type[NRBFNError] = DamagedDataError,
 ) -> Iterator[None]:
-    """Raise DamagedDataError in place of any error of a library that cannot read `what`."""
+    """Raise one error in place of any error of a library that cannot read `what`."""
     try:
         yield
     except (NRBFNError, PermissionError, MemoryError):
         raise
-    # numpy, zarr, h5py, anndata and xarray have no common error for bytes that they cannot read.
+    # The libraries have no common error for bytes that they cannot read.
     except Exception as error:
-        raise DamagedDataError(f"{place} cannot be read as {what}: {error}.", remedy) from error
+        told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
+        raise raised(f"{place} cannot be read as {what}: {told}.", remedy) from error
+
+
+def optional_package(module: str, extra: str) -> Any:
+    """Return a module of a package that an extra of this package installs."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ParameterError(
+            f"the source needs a package that is not installed ({error}).",
+            f"Install dask-nrbfn[{extra}].",
+        ) from error

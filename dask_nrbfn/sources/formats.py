@@ -75,7 +75,13 @@ def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Sourc
     place = _place(source if is_place else "")
     rows = None if is_place or query is not None else source
     reading = Reading(place=place, sql=query, rows=rows, **options)
-    name, files = _recognized(reading)
+    is_scene = reading.variable is not None or reading.feature_dim is not None
+    name, files = ("scene", ()) if is_scene and is_place else _recognized(place)
+    if not name:
+        raise DataError(
+            f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
+            "Ingest the file or the Zarr group that has the rows.",
+        )
     _check_options(reading, name)
     check_one_kind("y", reading.y, reading.target)
     check_one_kind("label", reading.label, reading.target)
@@ -98,37 +104,26 @@ def holds_rows(source: Any) -> bool:
     if is_query(source) or not isinstance(source, str | os.PathLike):
         return True
     place = _place(source)
-    by_name = place.suffix in SUFFIXES
     try:
-        if place.matches():
-            return True
-        if not place.is_directory():
-            # Some servers do not list directories.
-            return not place.is_remote or by_name
+        name, files = _recognized(place)
     except MissingDataError:
-        return by_name
-    return zarr_format(place) != ""
+        return place.suffix in SUFFIXES
+    # Some servers do not list directories, which look like files.
+    is_file = not place.is_remote or [*files] != [place] or place.suffix in SUFFIXES
+    return name != "" and is_file
 
 
 def _place(source: str | os.PathLike[str]) -> File:
     return source if isinstance(source, File) else File(os.fspath(source).removeprefix("file://"))
 
 
-def _recognized(reading: Reading) -> tuple[str, Sequence[File]]:
-    """Return the name of the format of a place, and its files."""
-    place = reading.place
+def _recognized(place: File) -> tuple[str, Sequence[File]]:
+    """Return the name of the format of a place, "" for a group of this package, and its files."""
     if not place.path:
         return "table", ()
-    if reading.variable is not None or reading.feature_dim is not None:
-        return "scene", ()
     matches = place.matches()
     is_directory = not matches and place.is_directory()
     kind = zarr_format(place) if is_directory else None
-    if kind == "":
-        raise DataError(
-            f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
-            "Ingest the file or the Zarr group that has the rows.",
-        )
     if kind is not None:
         return kind, ()
     files = data_files(place) if is_directory else matches or [place]

@@ -8,13 +8,7 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import unmasked
-from dask_nrbfn.sources.dtypes import (
-    NO_LABEL,
-    STRING,
-    label_dtype,
-    means_empty,
-    to_labels,
-)
+from dask_nrbfn.sources.dtypes import NO_LABEL, STRING, label_dtype, means_empty, to_labels
 from dask_nrbfn.sources.source import check_found
 
 
@@ -71,8 +65,6 @@ def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
     if values.dtype.kind in "biuf" and not hasattr(dtype, "na_value"):
         return values.astype(np.uint8) if values.dtype.kind == "b" else values
     # Always float64, so that all parts of a table have one type whatever their values.
-    if values.dtype.kind in "biuf":
-        return values.astype(np.float64)
     import pyarrow as pa
 
     cells = arrow_of(column, f"Column {column.name!r} of {name}")

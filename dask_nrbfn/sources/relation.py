@@ -1,15 +1,17 @@
 """Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
 
 import datetime
+import logging
 import os
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Self
 from urllib.request import pathname2url
 
@@ -18,21 +20,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind, Schema
-from dask_nrbfn.sources.dtypes import means_empty
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named, optional_package
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
+
+logger = logging.getLogger(__name__)
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
 _SNIFFED_ROWS = 100_000
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
-_MANY_COLUMNS = 200
 _QUERY = "the query"
+_REMEDY = (
+    'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
+    "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
+)
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -70,8 +76,7 @@ class Table:
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
     found: types that the text of a column has, by the first rows of a text table.
-    plain: columns of numbers, dates and truth among these, which have NULL in place of marks.
-    marks: texts that mean a missing value; NULL always does.
+    marks: texts that mean a missing value; NULL always does, and in text tables replaces them.
     written: how text tables are written, for `Schema.written`.
     """
 
@@ -80,7 +85,6 @@ class Table:
     connection: Any
     types: Mapping[str, str]
     found: Mapping[str, str] = field(default_factory=dict)
-    plain: Container[str] = ()
     marks: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,10 +109,6 @@ class Table:
             else:
                 columns.append((name, quoted(own)))
         named, selected = zip(*columns, strict=True) if columns else ((), ())
-        if connection is not None and len(named) > _MANY_COLUMNS:
-            # The time of an optimizer grows with the square of the columns.
-            both = "'statistics_propagation,common_subexpressions'"
-            connection.execute(f"SET disabled_optimizers = {both}")
         check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
         types = dict(zip(named, map(str, rows.types), strict=True))
@@ -157,38 +157,25 @@ def ran(connection: Any, call: Callable[[], Any]) -> Any:
             raise
 
 
-@contextmanager
-def explained(origin: str) -> Iterator[None]:
-    """Raise DataError in place of errors of DuckDB and Arrow."""
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException) as error:
-        told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
-        damaged = duckdb.IOException | duckdb.InvalidInputException | pa.ArrowException
-        raise (DamagedDataError if isinstance(error, damaged) else DataError)(
-            f"{origin} cannot be read ({told}).",
-            'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
-            "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\".",
-        ) from error
+def explained(origin: str) -> AbstractContextManager[None]:
+    """Raise DataError in place of errors of DuckDB, Arrow and SQLite."""
+    return damage_named(origin, "a table", _REMEDY, DataError)
 
 
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     scratch = tempfile.mkdtemp(prefix=f"dask-nrbfn-{os.getpid()}-")
-    connection = duckdb.connect(
-        config={
-            "memory_limit": _MEMORY,
-            "threads": threads,
-            "temp_directory": scratch,
-            "python_enable_replacements": False,
-        }
-    )
+    config: dict[str, Any] = {"memory_limit": _MEMORY, "threads": threads}
+    config |= {"temp_directory": scratch, "python_enable_replacements": False}
+    connection = duckdb.connect(config=config)
     weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
     # A bar would be printed among the output of commands; times must not depend on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
-    # This optimizer assumes that Parquet files have no NaN.
-    connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+    # The first assumes that Parquet files have no NaN. The time of the second grows with the square
+    # of the columns.
+    both = "statistics_propagation,common_subexpressions"
+    connection.execute(f"SET disabled_optimizers = '{both}'")
     return connection
 
 
@@ -205,18 +192,18 @@ def table_of(reading: Reading) -> Table:
             "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
             "`ingest_arrays` takes arrays.",
         )
-    connection = connected()
-    is_text = any(SUFFIXES.get(file.suffix, "text") == "text" for file in reading.files[:1])
+    connection, files = connected(), reading.files
+    is_text = bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
     origin = _QUERY if reading.sql else str(reading.place)
-    if reading.sql is not None:
-        _check_query(connection, reading.sql)
-    elif suffix in DUCKDB + SQLITE:
-        raise ParameterError(
-            f"{reading.place} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
-        )
-    elif is_text:
-        return _of_text(connection, reading)
     with explained(origin):
+        if reading.sql is not None:
+            _check_query(connection, reading.sql)
+        elif suffix in DUCKDB + SQLITE:
+            raise ParameterError(
+                f"{origin} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
+            )
+        elif is_text:
+            return _of_text(connection, reading)
         relation = _relation_of(connection, reading)
     # The label of a text table has the type of all its texts in a query too.
     found = {reading.label_name: "VARCHAR"} if is_text and reading.label_name else {}
@@ -299,23 +286,20 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
 
 def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     """Return the rows of files, with the types that DuckDB gives to the columns."""
-    files, place = reading.files, reading.place
-    suffix, paths = files[0].suffix, _registered(connection, files)
+    files, paths = reading.files, _registered(connection, reading.files)
+    suffix = files[0].suffix
     if suffix in ARROW:
         from pyarrow import dataset
 
         fs = files[0].file_system()[0] if files[0].is_remote else None
         inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
-        with files[0].explained() if fs else nullcontext():
-            return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+        return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+    how = _how(reading)
     if suffix in PARQUET:
-        inside = [file.path.removeprefix(place.path) for file in files]
-        keyed = "*" not in place.path and any("=" in path for path in inside)
-        how = f"union_by_name = true, hive_partitioning = {str(keyed).lower()}"
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in JSON:
-        return connection.sql(f"FROM read_json({paths}, sample_size = -1, union_by_name = true)")
-    options = _text_options(reading, reading.marks(MISSING_VALUES)) + ", union_by_name = true"
+        return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
+    options = f"{_text_options(reading)}, {how}"
     rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
     if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
         # Labels yes and no are text.
@@ -324,55 +308,57 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     return rows
 
 
+def _how(reading: Reading) -> str:
+    """Return the arguments that find columns by name, and in the keys of directories."""
+    place = reading.place.path
+    inside = [file.path.removeprefix(place).split("/")[:-1] for file in reading.files]
+    parts = {part for directories in inside for part in directories}
+    keys = sorted({part.partition("=")[0] for part in parts if "=" in part and "*" not in place})
+    if keys:
+        logger.info("%s: keys of directories are columns: %s", place, ", ".join(keys))
+    return f"union_by_name = true, hive_partitioning = {str(bool(keys)).lower()}"
+
+
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
     paths, first = _registered(connection, reading.files), _path(reading.files[0])
-    marks, origin = reading.marks(MISSING_VALUES), str(reading.place)
-    # The mark of a missing label stays in the label column; elsewhere it is a gap.
-    is_kept = reading.unlabelled is not None and not means_empty(reading.unlabelled)
-    kept = [mark for mark in marks if is_kept and mark == str(reading.unlabelled)]
-    options = _text_options(reading, marks)
-    with explained(origin):
-        wanted = "HasHeader, DateFormat, TimestampFormat"
-        sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
-        has_header, *formats = sniffed.fetchall()[0]
-        typed = connection.sql(f"FROM read_csv({paths}, {options}, union_by_name = true)")
-        options = _text_options(reading, [mark for mark in marks if mark not in kept])
-        options += ", all_varchar = true, union_by_name = true"
-        if "header" not in options:
-            options += f", header = {str(has_header).lower()}"
-        relation = connection.sql(f"FROM read_csv({paths}, {options})")
+    origin, options = str(reading.place), _text_options(reading)
+    wanted = "HasHeader, DateFormat, TimestampFormat"
+    sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
+    has_header, *formats = sniffed.fetchall()[0]
+    options += f", {_how(reading)}"
+    typed = connection.sql(f"FROM read_csv({paths}, {options})")
+    options += ", all_varchar = true"
+    if "header" not in options:
+        options += f", header = {str(has_header).lower()}"
+    relation = connection.sql(f"FROM read_csv({paths}, {options})")
     if len(relation.columns) == 1 and re.search(r"[,;\t|]", relation.columns[0]):
         raise DataError(
             f"{origin} is not split into columns: some row has fewer or more cells than the first.",
             "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
         )
-    found = dict(zip(typed.columns, map(str, typed.types), strict=True))
-    plain = [name for name, of in found.items() if kind_of(of) != "category" and not kept]
     written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
     written |= {"delimiter": reading.delimiter, "no_header": not has_header}
     return Table.of(
         origin,
         relation,
         connection,
-        found=found,
-        plain=plain,
-        marks=marks,
+        found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
         written={name: value for name, value in written.items() if value},
     )
 
 
-def _text_options(reading: Reading, marks: Iterable[str]) -> str:
+def _text_options(reading: Reading) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
-    # Cells may have a blank before them.
+    # Cells may be between blanks.
     blanks = ("",) if delimiter == " " else ("", " ")
-    nulls = [f"{blank}{mark}" for mark in ("", *marks) for blank in blanks]
+    marks = ("", *reading.marks(MISSING_VALUES))
+    nulls = dict.fromkeys(map("".join, product(blanks, marks, blanks)))
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
-        "hive_partitioning": "false",
         # A row that begins with # is a row.
         "comment": "''",
     }
@@ -394,8 +380,6 @@ def _path(file: File) -> str:
 def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:
     """Return the SQL of a list of files, which a connection can read then."""
     if files[0].is_remote:
-        # Raises an error if the file does not exist or is not served.
-        files[0].open().close()
         _register(connection, files[0])
     return f"[{', '.join(map(_path, files))}]"
 
@@ -411,8 +395,7 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
 
 
 def _check_query(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    with explained(_QUERY):
-        statements = connection.extract_statements(query)
+    statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM statement.")
 
@@ -428,20 +411,11 @@ def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
 
 def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -> Any:
     """Return the rows of a query that SQLite answers; they are copied once."""
-    try:
-        import adbc_driver_sqlite.dbapi as sqlite
-    except ImportError as error:
-        raise ParameterError(
-            f"{place} needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[sqlite].",
-        ) from error
-    try:
-        with (
-            sqlite.connect(f"file:{pathname2url(place.path)}?mode=ro") as database,
-            database.cursor() as cursor,
-        ):
-            cursor.execute(query)
-            connection.from_arrow(cursor.fetch_record_batch()).create("rows")
-    except sqlite.Error as error:
-        raise DataError(f"{_QUERY} cannot be read ({error}).", "Correct the query.") from error
+    sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
+    with (
+        sqlite.connect(f"file:{pathname2url(place.path)}?mode=ro") as database,
+        database.cursor() as cursor,
+    ):
+        cursor.execute(query)
+        connection.from_arrow(cursor.fetch_record_batch()).create("rows")
     return connection.table("rows")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +31,7 @@ _LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
 
 
 class Block(NamedTuple):
-    """Consecutive rows.
-
-    ``X`` (b, c) is an array or in CSR. ``y`` has labels (b,) or float64 targets (b, q). ``weights``
-    (float64) and ``ids`` are (b,). Columns that the source does not have are None.
-    """
+    """Consecutive rows: X (b, c), labels (b,) or float64 targets (b, q); None where absent."""
 
     X: Rows
     y: np.ndarray | None
@@ -54,8 +51,7 @@ class StoredAt(NamedTuple):
 class Source(ABC):
     """Rows of one table, in a fixed order. Size and types are known before the first block.
 
-    x_dtype: type of every ``X`` block: integers of 8 to 64 bits, float16, float32 or float64; in
-        CSR float32 or float64.
+    x_dtype: type of every ``X`` block: integers or floats; in CSR float32 or float64.
     y_dtype: ``int64`` or StringDType for labels, ``float64`` for targets; None without them.
     schema: the columns of a table; ``X`` then has their stored values, NaN for a missing value.
     n_values: approximate number of stored values if blocks are in CSR; None for arrays.
@@ -143,14 +139,13 @@ class Reading:
             raise ParameterError(
                 f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
             )
-        for groups in (("columns", "drop"), ("drop", "categorical", "numeric", "date")):
-            named = [(name, option) for option in groups for name in getattr(self, option)]
-            for name, option in named:
-                if (first := dict(reversed(named))[name]) != option:
-                    raise ParameterError(
-                        f"`{first}` and `{option}` both name {name!r}.",
-                        "Name each column in one option only.",
-                    )
+        pairs = [("columns", "drop"), *combinations(("drop", "categorical", "numeric", "date"), 2)]
+        for first, second in pairs:
+            if both := {*getattr(self, first)} & {*getattr(self, second)}:
+                raise ParameterError(
+                    f"`{first}` and `{second}` both name {min(both)!r}.",
+                    "Name each column in one option only.",
+                )
 
     def names(self, option: str) -> tuple[str, ...] | None:
         """Return the comma-separated names in an option, None if the option is not given."""

@@ -1,42 +1,60 @@
-"""The stored values of cells as SQL, and statistics of the cells that decide a schema."""
+"""The stored values of cells as SQL, statistics of the cells, and the schema that these decide."""
 
+import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.bins import Bins, median
-from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
+from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
 from dask_nrbfn.sources.relation import Table, kind_of, literal
+from dask_nrbfn.sources.source import Reading
+
+logger = logging.getLogger(__name__)
 
 MOST_TEXTS = 2**16
 """Largest number of different texts of a column that are counted, which takes some MiB."""
 
-_NUMBER = r"^[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 Values = dict[str, tuple[Kind, str]]
 """Kind and SQL of the values of each column."""
 
+# Names that pandas gives to an index without a name, or DuckDB to a column without a name.
+_INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?|__index_level_\d+__")
+# Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
+_FEW_ROWS, _IDS_DIFFER = 50, 0.9
+# Times of day that differ by less than this share of a day, a tenth of a second, are equal.
+_EQUAL_TIMES = 1e-6
+# Texts like numbers and dates: most of their characters are digits and marks among them.
+_FORM = re.compile(r"[-+$€£¥]?\s?\d[\d.,/: '-]*(\s?[%$€£¥]|\s[a-zA-Z]{1,3})?")
+GAP = (
+    "Pass `missing`='impute' to fill in missing features, or leave out every row that lacks a "
+    "value, as ingest does with `missing`='drop'. Pass `unlabelled`='' to keep rows without a "
+    "label ('nan' for numeric targets). In text tables, texts such as NA and None mark a missing "
+    "value; pass `missing_values`='' if they are values."
+)
 
-def text_of(table: Table, name: str, *, marks: Sequence[str] | None = None) -> str:
-    """Return the SQL of the text of cells, NULL for empty text and `marks`, or the table's."""
+
+def text_of(table: Table, name: str) -> str:
+    """Return the SQL of the text of cells, NULL for empty text and for the marks of the table."""
     own = table.column(name)
     if kind_of(table.types[name]) == "number":
         # Whole numbers have no decimals, so that a category has one text in every file.
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    marks = table.marks if marks is None else marks
-    if not marks:
-        return f"nullif(trim({own}::VARCHAR), '')"
+    text = f"nullif(trim({own}::VARCHAR), '')"
+    if not table.marks:
+        return text
     # DuckDB would join longer lists of IN, and lose the order of rows.
-    none, text = ", ".join(map(literal, ("", *marks))), f"trim({own}::VARCHAR)"
-    return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
+    marks = ", ".join(map(literal, table.marks))
+    return f"CASE WHEN list_position([{marks}], {text}) IS NULL THEN {text} END"
 
 
 def value_of(table: Table, name: str, kind: Kind) -> str:
@@ -46,8 +64,8 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
         return f"(epoch_us({own}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
         return f"{own}::DOUBLE"
-    # The time to plan a query grows with the square of its length.
-    text = own if name in table.plain else text_of(table, name)
+    # Casts ignore blanks.
+    text = own if name in table.found else text_of(table, name)
     value = f"TRY_CAST({text} AS DOUBLE)"
     if kind == "boolean":
         value = f"TRY_CAST(trim({text}) AS BOOLEAN)::DOUBLE"
@@ -78,10 +96,8 @@ class Cells:
 
     n_rows, n_values: number of rows, and of rows with a value.
     n_unread: number of values that are not of the kind of the column.
-    low, high: the smallest and the largest number, in days for dates.
     times: the first and the last time of day of dates, as shares of a day.
     texts: number of rows with each text; None for more than 65,536 texts.
-    n_numbers: number of rows with a text that is a number without leading zeros.
     bins: counts of the numbers or dates, if medians are needed.
     """
 
@@ -89,12 +105,8 @@ class Cells:
     n_rows: int = 0
     n_values: int = 0
     n_unread: int = 0
-    are_whole: bool = True
-    low: float = np.inf
-    high: float = -np.inf
     times: tuple[float, float] = (np.inf, -np.inf)
     texts: Counter[str] | None = field(default_factory=Counter)
-    n_numbers: int = 0
     bins: Bins | None = None
 
     @classmethod
@@ -105,8 +117,6 @@ class Cells:
         if kind == "category":
             texts, counts = given.value_counts().flatten()
             own.texts = Counter(dict(zip(texts.to_pylist(), counts.to_pylist(), strict=True)))
-            are_numbers = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
-            own.n_numbers = int(counts.to_numpy()[are_numbers.astype(bool)].sum())
             return own
         values = given.to_numpy(zero_copy_only=False).astype(np.float64)
         values = values[~np.isnan(values)]
@@ -114,22 +124,17 @@ class Cells:
         own.n_unread = own.n_values - len(values)
         if fills:
             own.bins = Bins.of_values(values, np.ones((len(values), 1), dtype=np.int64))
-        if len(values):
-            whole = np.floor(values)
-            own.low, own.high = float(values.min()), float(values.max())
-            own.are_whole = bool((values == whole).all())
-            if kind == "date":
-                own.times = (float((values - whole).min()), float((values - whole).max()))
+        if kind == "date" and len(values):
+            times = values - np.floor(values)
+            own.times = (float(times.min()), float(times.max()))
         return own
 
     def add(self, other: Self) -> None:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        for name in ("n_rows", "n_values", "n_unread", "n_numbers"):
+        for name in ("n_rows", "n_values", "n_unread"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.are_whole &= other.are_whole
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.times = min(self.times[0], other.times[0]), max(self.times[1], other.times[1])
         if self.texts is not None and other.texts is not None:
             self.texts.update(other.texts)
@@ -143,18 +148,22 @@ class Cells:
         """Number of rows without a value."""
         return self.n_rows - self.n_values
 
-    @property
-    def median(self) -> float:
-        """Median of the values, exact for up to 16,384 different ones; 0 without any."""
-        return 0.0 if self.bins is None or not len(self.bins.keys) else median(self.bins)
 
-
-def values_of(table: Table, kinds: Mapping[str, Kind]) -> Values:
-    """Return what `survey` reads of columns of these kinds."""
-    return {
-        name: (kind, text_of(table, name) if kind == "category" else value_of(table, name, kind))
-        for name, kind in kinds.items()
-    }
+def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> Values:
+    """Return what `survey` reads of columns, whose kinds are given or those of their types."""
+    values: Values = {}
+    for name in names:
+        kind = given.get(name) or kind_of(table.found.get(name, table.types[name]))
+        if kind is None or kind_of(table.types[name]) is None:
+            raise DataError(
+                f"Column {name!r} of {table.origin} has type {table.types[name]}, which is not a "
+                "number, boolean, text, category or date.",
+                "Leave the column out (`drop`), or convert it; in SQL, lists of one length with "
+                f"{name}::FLOAT[LENGTH].",
+            )
+        sql = text_of(table, name) if kind == "category" else value_of(table, name, kind)
+        values[name] = kind, sql
+    return values
 
 
 def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
@@ -181,3 +190,91 @@ def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
                 )
             own.add(part[name])
     return first
+
+
+def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: str) -> Schema:
+    """Return `roles` with columns decided by statistics; log choices that no option made."""
+    columns, left_out = [], dict[str, str]()
+    no_header = bool(roles.written.get("no_header"))
+    for name, own in cells.items():
+        if reason := _reason_against(name, own, reading, no_header=no_header):
+            logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
+            left_out[name] = reason
+        else:
+            columns.append(_decided(name, own, reading))
+        texts = {*(own.texts or ())}
+        formed = sorted(filter(_FORM.fullmatch, texts))
+        if name not in reading.kinds and len(formed) > max(1, len(texts) / 2):
+            logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed))))
+    if not columns:
+        name, reason = next(iter(left_out.items()))
+        raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
+    ignored = (*roles.ignored, *left_out)
+    return replace(roles, columns=tuple(columns), ignored=ignored, missing=reading.missing)
+
+
+def check_gaps(cells: Mapping[str, Cells], origin: str) -> None:
+    """Raise DataError if any of the columns lacks a value in some rows."""
+    gaps = {name: own.n_missing for name, own in cells.items() if own.n_missing}
+    if gaps:
+        counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
+        of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
+        raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", GAP)
+
+
+def _reason_against(name: str, cells: Cells, reading: Reading, *, no_header: bool) -> str | None:
+    """Return the reason why a column does not become a feature; None if it does."""
+    if not cells.n_values:
+        return "it has no value in any row."
+    if _INDEX.fullmatch(name) and name not in reading.columns and not no_header:
+        return "its name is that of an index of pandas. Name it in `columns` to use it."
+    if cells.kind != "category":
+        return None
+    if name in reading.categorical:
+        if cells.texts is None:
+            raise DataError(
+                f"Column {name!r} has more than {MOST_TEXTS} different values.",
+                f"Pass `drop`={name!r} to leave the column out, or write fewer categories.",
+            )
+        return None
+    differ = cells.texts is None or len(cells.texts) > _IDS_DIFFER * cells.n_values
+    if cells.n_rows < _FEW_ROWS or not differ:
+        return None
+    many = f"more than {MOST_TEXTS}" if cells.texts is None else f"{len(cells.texts)}"
+    return (
+        f"{many} different texts in {cells.n_values} rows look like ids or free text. Pass "
+        f"`categorical`={name!r} to use them as a feature, `numeric` or `date` to convert them."
+    )
+
+
+def _doubt(name: str, formed: str, others: set[str]) -> str:
+    """Return a warning about a column whose texts, but for others, may be numbers or dates."""
+    mark = "," if formed.rfind(",") > formed.rfind(".") else "."
+    digits = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"
+    return (
+        f"{name} is read as text: it has {formed!r}, which may be a number or a date"
+        + (f", but also {min(others)!r}" if others else "")
+        + f". Convert numbers by `sql`=\"SELECT * REPLACE (replace({digits}, ',', '.')::DOUBLE AS "
+        f'{name}) FROM source", and dates by strptime. Pass texts that mark missing values in '
+        "`missing_values`, and the name of a column of codes in `categorical`."
+    )
+
+
+def _decided(name: str, cells: Cells, reading: Reading) -> Column:
+    """Return the schema's column."""
+    imputes = reading.missing == "impute"
+    missing = cells.n_missing / cells.n_rows if imputes else 0.0
+    if cells.kind != "category":
+        bins = cells.bins
+        # Exact for up to 16,384 different values.
+        fill = median(bins) if bins is not None and len(bins.keys) else 0.0
+        vary = cells.kind == "date" and cells.times[1] - cells.times[0] > _EQUAL_TIMES
+        return Column(name, cells.kind, fill=fill, missing=missing, times=vary)
+    texts = cells.texts or Counter()
+    by_rows = sorted(texts, key=lambda text: (-texts[text], text))
+    shown = tuple(sorted(by_rows[: reading.max_categories]))
+    others = len(shown) < len(by_rows)
+    if others:
+        told = f"{name} has {len(by_rows)} categories: the {len(shown)} most frequent have a "
+        logger.info("%s", Advice(told + "feature each, all others share one (`max_categories`)."))
+    return Column(name, "category", shown, others=others, missing=missing)

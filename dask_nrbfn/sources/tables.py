@@ -2,21 +2,21 @@
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.schema import UNSEEN, Kind, Schema
+from dask_nrbfn.errors import DataError, ParameterError, plural
+from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.decide import GAP, check_gaps, decide
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import has_kinds, labels_of
 from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
+    MISSING_VALUES,
     Block,
     Reading,
     Source,
@@ -25,7 +25,18 @@ from dask_nrbfn.sources.source import (
     check_size,
     shown_names,
 )
-from dask_nrbfn.sources.survey import Cells, Values, stored_of, survey, text_of, value_of, values_of
+from dask_nrbfn.sources.survey import (
+    GAP,
+    Cells,
+    Values,
+    check_gaps,
+    decide,
+    stored_of,
+    survey,
+    text_of,
+    value_of,
+    values_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +81,7 @@ class TableSource(Source):
         for X, others in stored_batches(self.table, own, [*roles.values()]):
             X[np.isinf(X)] = np.nan
             self.unseen += unseen_in(X, own)
-            found = {}
+            found: dict[str | None, Any] = {}
             for name, column in zip(roles, others, strict=True):
                 if name in self.named:
                     place = f"Column {name!r} of {self.table.origin}"
@@ -78,12 +89,11 @@ class TableSource(Source):
                     found[name] = names.stored(self.mark)
                 else:
                     found[name] = _numbers(column)
-            y = None if own.label is None else found[own.label]
+            y = found.get(own.label)
             if own.targets:
                 y = np.stack([found[name] for name in own.targets], axis=1)
-            weights = None if own.weights is None else found[own.weights]
-            ids = None if own.id is None else found[own.id]
-            yield Block(X.astype(self.x_dtype, copy=False), y, weights, ids)
+            X = X.astype(self.x_dtype, copy=False)
+            yield Block(X, y, found.get(own.weights), found.get(own.id))
             first_row += len(X)
         tell_unseen(self.unseen, "ingest")
 
@@ -122,47 +132,42 @@ def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
     """Return the number of cells (b, c) whose category training did not have, by column."""
     categories = {each.name: j for j, each in enumerate(schema.columns) if each.kind == "category"}
     counts = {name: int((stored[:, j] == UNSEEN).sum()) for name, j in categories.items()}
-    # A counter also keeps what occurs 0 times.
-    return Counter({name: count for name, count in counts.items() if count})
+    # Without those that occur 0 times.
+    return +Counter(counts)
 
 
 def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
     """Warn of categories that training did not have."""
     for name, count in unseen.items():
-        rows_have = "1 row has" if count == 1 else f"{count} rows have"
-        logger.warning(
-            "%s: column %s: %s a category that training did not have", place, name, rows_have
-        )
+        told = (place, name, plural(count, "row"))
+        logger.warning("%s: column %s has a category that training did not have in %s", *told)
 
 
-def _types_of_names(
-    table: Table, schema: Schema, classes: Sequence[int | str] | None
-) -> dict[str, str]:
+def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[str, str]:
     """Return the SQL types of the columns with labels and ids, for text found in one pass."""
     types, asked = dict[str, str](), dict[str, str]()
     for name in filter(None, (schema.label, schema.id)):
         of = table.types[name]
         if name in table.found:
-            text = text_of(table, name, marks=())
+            text = text_of(table, name)
             cases = [
                 f"WHEN bool_and({test.format(text)}) FILTER ({text} IS NOT NULL) THEN '{type_name}'"
                 for type_name, test in _TYPES_OF_TEXTS.items()
             ]
             asked[name] = f"CASE {' '.join(cases)} ELSE 'VARCHAR' END"
-        elif kind_of(of) in ("boolean", "category"):
-            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
-        elif kind_of(of) == "number":
-            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
-        else:
+        elif kind_of(of) in (None, "date"):
             raise DataError(
                 f"Column {name!r} of {table.origin} has type {of}.",
                 "Give labels and ids as whole numbers, true and false, or text.",
             )
+        elif kind_of(of) == "number":
+            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
+        else:
+            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
     if asked:
         found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
         types |= dict(zip(asked, found, strict=True))
-    of_texts = any(isinstance(known, str) for known in classes or ())
-    if schema.label is not None and schema.label in table.found and of_texts:
+    if schema.label is not None and schema.label in table.found and are_texts:
         types[schema.label] = "VARCHAR"
     if schema.id and types[schema.id] == "DOUBLE":
         # Fractions name rows, but no classes.
@@ -174,7 +179,7 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
     """Return the SQL of labels, ids, targets and weights, NULL where they are missing."""
     roles = {}
     for name, of in named.items():
-        text = text_of(table, name, marks=())
+        text = text_of(table, name)
         given = text if name in table.found else table.column(name)
         special = {"VARCHAR": text, "DOUBLE": f"nullif({given}::DOUBLE, 'nan')"}
         roles[name] = special.get(of, f"{given}::{of}::BIGINT")
@@ -186,7 +191,11 @@ def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
-    named = _types_of_names(table, schema, reading.classes)
+    is_empty = means_empty(reading.unlabelled)
+    # A mark of missing labels that also marks missing values is NULL, as all of these are.
+    is_mark = not is_empty and reading.unlabelled in reading.marks(MISSING_VALUES)
+    are_texts = is_mark or any(isinstance(known, str) for known in reading.classes or ())
+    named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
         name: (
             "number",
@@ -198,24 +207,19 @@ def open_rows(reading: Reading) -> TableSource:
     if known is None:
         chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
         names = [name for name in table.names if name in chosen]
-        columns = values_of(table, kinds_of(table, names, reading.kinds))
+        columns = values_of(table, names, reading.kinds)
     else:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
     cells = survey(table, roles | columns, fills=fills)
     n_rows = next((own.n_rows for own in cells.values()), 0)
     check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
-        numbers = values_of(table, _numbers_as_text(table, columns, cells, reading))
-        columns |= numbers
-        cells |= survey(table, numbers, fills=fills)
         ignored = tuple(name for name in table.names if name not in roles | columns)
-        schema = replace(schema, ignored=ignored)
+        schema = replace(schema, ignored=ignored, written=table.written)
         of_columns = {name: cells[name] for name in columns}
         schema = decide(of_columns, reading, schema, table.origin)
     values, features = roles | columns, [column.name for column in schema.columns]
-    required = [*roles]
-    if means_empty(reading.unlabelled):
-        required = [*filter(None, (schema.weights, schema.id))]
+    required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
     checked = required if reading.spoiled else [*required, *features]
     for name in checked:
         if cells[name].n_unread:
@@ -245,35 +249,6 @@ def open_rows(reading: Reading) -> TableSource:
     )
 
 
-def kinds_of(
-    table: Table, names: Sequence[str], given: Mapping[str, Kind] | None = None
-) -> dict[str, Kind]:
-    """Return the kinds of columns: those that are given, or those of their types."""
-    types = {**table.types, **table.found}
-    kinds = {name: (given or {}).get(name) or kind_of(types[name]) for name in names}
-    for name, kind in kinds.items():
-        if kind is None or kind_of(table.types[name]) is None:
-            raise DataError(
-                f"Column {name!r} of {table.origin} has type {table.types[name]}, which is not a "
-                "number, boolean, text, category or date.",
-                "Leave the column out (`drop`), or convert it; in SQL, lists of one length with "
-                f"{name}::FLOAT[LENGTH].",
-            )
-    return kinds  # type: ignore[return-value]
-
-
-def _numbers_as_text(
-    table: Table, names: Container[str], cells: Mapping[str, Cells], reading: Reading
-) -> dict[str, Kind]:
-    """Return the columns of a text table that have numbers only, but for marks between blanks."""
-    return {
-        name: "number"
-        for name, own in cells.items()
-        if name in names and name in table.found and name not in reading.kinds
-        if own.n_numbers == own.n_values > 0
-    }
-
-
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
     are_given = [
@@ -284,12 +259,8 @@ def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tup
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
     (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
     gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
-    if not n_whole:
-        raise DataError(
-            f"every row of {table.origin} lacks a value: {gaps}.",
-            "Pass `missing`='impute' for features, or leave columns out with `drop`. Set "
-            "`unlabelled` to keep rows without a label.",
-        )
+    lacking = f"{table.origin}, without rows that lack a value ({gaps}),"
+    check_size(lacking, n_rows=n_whole, n_features=len(values))
     if gaps:
         n_rows = cells[next(iter(values))].n_rows
         logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
@@ -329,25 +300,18 @@ def _roles(table: Table, reading: Reading) -> Schema:
     schema = replace(known, targets=used.pop("target"), **used)
     if reading.schema is None:
         return schema
-    _check_places(table, known)
     check_columns(schema, table.names, table.origin)
-    rest = tuple(name for name in table.names if name not in {*taken, *columns})
-    return replace(schema, ignored=rest)
-
-
-def _check_places(table: Table, trained: Schema) -> None:
-    """Raise DataError if columns that have numbers as names may be others than in training."""
-    features = {column.name for column in trained.columns}
-    roles = {trained.label, trained.weights, trained.id, *(trained.targets or ())}
-    n_trained = len((features | roles | {*trained.ignored}) - {None})
-    # The last columns may be missing, where no feature comes after them.
-    are_first = features == {f"column{j}" for j in range(len(features))}
-    if trained.written.get("no_header") and not are_first and len(table.names) < n_trained:
+    roles = {known.label, known.weights, known.id, *(known.targets or ())}
+    n_trained = len({*columns, *known.ignored, *roles} - {None})
+    are_first = {*columns} == {*table.names[: len(columns)]}
+    if known.written.get("no_header") and not are_first and len(table.names) < n_trained:
         raise DataError(
             f"{table.origin} has no header and {len(table.names)} columns, but training had "
             f"{n_trained}: it is unknown which are missing.",
             "Give all columns of training, or a header with their names.",
         )
+    rest = tuple(name for name in table.names if name not in {*taken, *columns})
+    return replace(schema, ignored=rest)
 
 
 def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
@@ -380,7 +344,7 @@ def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema 
 def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, Cells]:
     """Return the statistics of each column of a table (n, c), without rows of weight 0."""
     table = table_in_memory(X, "X", kept=None if weights is None else np.asarray(weights) != 0)
-    return survey(table, values_of(table, kinds_of(table, table.names)), fills=fills)
+    return survey(table, values_of(table, table.names, {}), fills=fills)
 
 
 def decided(cells: Mapping[str, Cells], missing: str) -> Schema:

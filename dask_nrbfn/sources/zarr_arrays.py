@@ -1,7 +1,6 @@
 """Arrays of a Zarr group, or one Zarr array, whose first dimension are the rows."""
 
 import json
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,6 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.arrays import ArrayRows, named_roles
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
-
-logger = logging.getLogger(__name__)
 
 # Largest chunk that is decoded as a whole, while another chunk is in use.
 MAX_CHUNK_BYTES = 2**27
@@ -29,7 +26,12 @@ class ZarrRows(ArrayRows):
         self.read_as = {role: name for role, name in names.items() if role != "id"}
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
-        return super()._parts(rows_at_once(self.arrays["x"], block_rows))
+        x = self.arrays["x"]
+        row_bytes = max(1, math.prod(x.shape[1:]) * x.dtype.itemsize)
+        # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
+        chunk_rows = (getattr(x, "chunks", None) or (1,))[0]
+        step = min(chunk_rows, max(1, MAX_CHUNK_BYTES // row_bytes))
+        return super()._parts(int(max(block_rows // step, 1) * step))
 
     def _block(self, start: int, stop: int) -> Block:
         with damage_named(f"rows {start} to {stop} of {self.place}", "arrays"):
@@ -42,7 +44,7 @@ def open_rows(reading: Reading) -> ZarrRows:
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         arrays = {"x": root}
-        if not is_array(root):
+        if not hasattr(root, "dtype"):
             names.setdefault("x", "X")
             arrays = {role: _member(root, role, name, place) for role, name in names.items()}
         elif names:
@@ -56,7 +58,7 @@ def open_rows(reading: Reading) -> ZarrRows:
 
 def _member(root: Any, role: str, name: str, place: File) -> Any:
     array = root.get(name)
-    if not is_array(array):
+    if not hasattr(array, "dtype"):
         remedy = (
             f"Name an existing array with `{role}`. For a scene, name its variables with "
             "`variable`, and the dimension of their features with `feature_dim`."
@@ -65,33 +67,14 @@ def _member(root: Any, role: str, name: str, place: File) -> Any:
     return array
 
 
-def rows_at_once(array: Any, block_rows: int) -> int:
-    """Return the rows to read at once: whole chunks, or as many as fit where chunks are larger."""
-    row_bytes = max(1, math.prod(array.shape[1:]) * array.dtype.itemsize)
-    # Neither rows in CSR nor all arrays of HDF5 have chunks of rows.
-    chunk_rows = (getattr(array, "chunks", None) or (1,))[0]
-    step = min(chunk_rows, max(1, MAX_CHUNK_BYTES // row_bytes))
-    return int(max(block_rows // step, 1) * step)
-
-
 def place_in_zarr(place: File, array: Any) -> StoredAt | None:
     """Return the location of rows that can be read without a copy; None if rows are copied."""
     if place.storage_options or not hasattr(array, "metadata") or array.ndim != 2:
         return None
-    chunk_bytes = array.chunks[0] * array.shape[1] * array.dtype.itemsize
-    if chunk_bytes > MAX_CHUNK_BYTES:
-        logger.info(
-            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
-            *(array.path, place, chunk_bytes >> 20),
-        )
+    if array.chunks[0] * array.shape[1] * array.dtype.itemsize > MAX_CHUNK_BYTES:
         return None
     path = place.path if place.is_remote else os.path.abspath(place)
     return StoredAt(path, array.path, array.chunks[0])
-
-
-def is_array(element: Any) -> bool:
-    """Return whether an element of Zarr or HDF5 is an array, not a group."""
-    return hasattr(element, "dtype")
 
 
 def opened_zarr(place: File) -> Any:

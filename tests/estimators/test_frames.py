@@ -261,7 +261,7 @@ def test_frames__categories_that_training_did_not_have_are_logged(table, network
         assert caplog.records == []
         network.predict(frame.assign(sex=["d"] * (N - 1) + ["e"]))
     (record,) = caplog.records
-    expected = "X: column sex: 60 rows have a category that training did not have"
+    expected = "X: column sex has a category that training did not have in 60 rows"
     assert record.getMessage() == expected
 
 

@@ -144,9 +144,7 @@ def header(shape, dtype="<f8"):
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
 
 
-HEADERS = [
-    header(shape) for shape in ((-1, 3), (10**5, 2), (2**62, 2**62), "(1, 2) * 10**9", "(" * 5000)
-]
+HEADERS = [header(shape) for shape in ((-1, 3), (2**62, 2**62), "(1, 2) * 10**9", "(" * 5000)]
 
 
 @pytest.mark.parametrize("name", ["d.npz", "d.npy"])

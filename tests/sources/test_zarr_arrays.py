@@ -35,14 +35,16 @@ ARRAYS = {
 }
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture
 def group(request, tmp_path):
-    root = zarr.create_group(tmp_path / "big.zarr", zarr_format=request.param)
+    zarr_format = getattr(request, "param", 3)
+    root = zarr.create_group(tmp_path / "big.zarr", zarr_format=zarr_format)
     for name, (values, chunks) in ARRAYS.items():
         root.create_array(name, data=values, chunks=chunks)
     return root
 
 
+@pytest.mark.parametrize("group", [2, 3], indirect=True)
 def test_zarr__rows_stay_where_they_are(group, tmp_path, caplog):
     place = tmp_path / "big.zarr"
     with caplog.at_level("INFO", logger="dask_nrbfn"):
