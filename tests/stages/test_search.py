@@ -40,8 +40,13 @@ def meant(params, effort, *, numbers=False, **given):
     return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, numbers=numbers)
 
 
-def test_effort__quick_leaves_all_to_the_fit():
-    assert meant(SIZED, "quick") == TuneParams(effort="quick")
+def test_effort__quick_tries_two_kinds_of_distances_and_columns_of_equal_variance():
+    tuning = TuneParams(effort="quick", kernels=("gaussian", "laplace-l1"))
+    assert meant(SIZED, "quick") == replace(tuning, scales=("none", "standard"))
+    mixed = replace(SIZED, scale="standard", kernel="matern32")
+    assert meant(mixed, "quick") == TuneParams(effort="quick", scales=("standard",))
+    widths = TuneParams(effort="quick", width_factors=(0.5,))
+    assert meant(SIZED, "quick", width_factors=(0.5,)) == widths
 
 
 def test_effort__is_about_what_is_not_given():
