@@ -442,10 +442,11 @@ class TuneParams(Params):
     effort: str = _word(
         "normal",
         "quick|normal|thorough",
-        "How much is tried for options that are not given. quick: the gaussian kernel, and the "
-        "values of the fit for all else. normal: also laplacian and laplace-l1 kernels, learned "
-        "weights of the columns, standardized columns, the kernel penalty, and drawn bases. "
-        "thorough: all kernels, losses and penalties, and centres of clusters.",
+        "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
+        "and standardized columns, unless width factors are given; for all else the values of the "
+        "fit. normal: also the laplacian kernel, learned weights of the columns, the kernel "
+        "penalty, and drawn bases. thorough: all kernels, losses and penalties, and centres of "
+        "clusters.",
     )
     validation: str | None = _word(
         None,

@@ -33,6 +33,9 @@ from dask_nrbfn.numeric.types import Floats
 # its own distances.
 _SHARED_ELEMENTS = 2**24
 
+# Repeated and constant columns make the system of a linear model singular.
+_LINEAR_ALPHA = 1e-9
+
 Entry = dict[str, Any]
 """A `Ridge` and the figures of held-out rows, by name; None where all systems are singular."""
 
@@ -75,6 +78,20 @@ class SmallTable:
             return np.ones(self.targets.n_targets)
         deviation: Floats = self.y.std(axis=0)
         return np.where(deviation > 0, deviation, 1.0)
+
+    def linear_scores(self, scaling: Scaling, *, n_held_out: int) -> Floats:
+        """Return scores (n, q) of rows in held-out folds, linear in the features; else NaN."""
+        Z = np.insert(np.asarray(scaling.apply(self.X), np.float64), 0, 1.0, axis=1)
+        T = self.targets.bordered(self.y)[:, 1:]
+        scores = np.full(T.shape, np.nan)
+        for fold in range(n_held_out):
+            held_out = self.folds == fold
+            seen = Z[~held_out]
+            weighted = (seen * self.weights[~held_out, None]).T
+            gram = weighted @ seen
+            gram.ravel()[:: len(gram) + 1] += _LINEAR_ALPHA * np.trace(gram)
+            scores[held_out] = Z[held_out] @ np.linalg.solve(gram, weighted @ T[~held_out])
+        return scores
 
     def thinned(self, n_rows: int, n_basis: int) -> Self:
         """Return a draw of at most `n_rows` rows and `n_basis` basis rows."""

@@ -58,7 +58,7 @@ _NORMAL: dict[str, tuple[str, ...]] = {
     "basis_rules": ("least-confident", "uniform"),
 }
 _TRIED: dict[str, dict[str, tuple[str, ...]]] = {
-    "quick": {},
+    "quick": {"kernels": ("gaussian", "laplace-l1")},
     "normal": _NORMAL,
     "thorough": _NORMAL
     | {
@@ -94,10 +94,14 @@ def resolve_tuning(
             f"Leave `bases` out, {remedy}.",
         )
     tried = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
-    if tuning.effort != "quick" and params.scale in _SCALES:
+    quick = tuning.effort == "quick"
+    if params.scale in _SCALES:
         tried["scales"] = tuple(
-            each for each in _SCALES[params.scale] if not (sparse and each == LEARNED)
+            each for each in _SCALES[params.scale] if each != LEARNED or not (sparse or quick)
         )
+    if quick and tuning.width_factors is not None:
+        # The factors that suit a kernel or scale do not suit another.
+        tried = {}
     if mixed and "kernels" in tried:
         tried["kernels"] = tuple(sorted(tried["kernels"], key=lambda name: name != "laplace-l1"))
     spectral = Trials.of(params, tuning).components != [None]

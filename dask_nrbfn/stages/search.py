@@ -110,6 +110,9 @@ _FIRST_SIZES = tuple(2**power for power in range(4, 11))
 # Up to this size a basis costs so little that only the error decides.
 _CHEAP = 256
 
+# A linear model is compared only on tables with at most this many columns.
+_MOST_LINEAR = 1000
+
 # Sampled rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
 
@@ -348,6 +351,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     if curve:
         chosen["basis_size"] = smallest_of(curve).n_basis
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
+    linear = _compare_linear(job, winner) if winner else None
     left = winner.entry if winner else search.judged[best]
     return {
         "tried": [*search.judged.values()],
@@ -359,7 +363,28 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
+        "linear": linear,
     }
+
+
+def _compare_linear(job: StageJob, winner: Final) -> float | None:
+    """Return the loss of linear functions of the columns; warn if it is clearly less."""
+    run, dataset, stage = job.run, job.dataset, f"{_FINALS}linear"
+    if dataset.is_sparse or dataset.n_features > _MOST_LINEAR:
+        return None
+    map_parts(run, dataset, job.engine, stage=stage, task=_try_linear, units=[()])
+    losses = run.read_part(stage, 0, "losses")
+    linear = JudgedRows(losses[:, np.isfinite(losses[0])], winner.shares)
+    gains, errors = linear.gains_over(winner)
+    if gains[0] > errors[0]:
+        logger.warning(
+            "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
+            "network is %.4g. Tune with a greater effort, or use the linear model.",
+            judged_sums(dataset).compared[0].replace("_", " "),
+            linear.loss,
+            winner.loss,
+        )
+    return linear.loss
 
 
 def _finals(
@@ -392,7 +417,7 @@ def _finals(
         each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
     }
     for step in range(n_steps):
-        left = _left_next_to(tuning.alphas, winner.entry)
+        left = _left_next_to(tuning.alphas, winner.entry, _ALPHAS_NEXT)
         factors = _factors_next_to(winner.combination.width_factor, widths)
         new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
         others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)
@@ -491,6 +516,16 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
     return PartResult({"tried": entries}, {"losses": np.array(losses)})
 
 
+def _try_linear(run: Run, dataset: Dataset) -> PartResult:
+    """Return the losses of linear functions of the columns on the rows that judge finals."""
+    assert run.tuning is not None
+    none = Chosen(np.empty((0, dataset.n_features)), np.empty(0, np.int64))
+    table = read_sample(run, dataset, _SAMPLE, none, run.tuning.folds)
+    n_held_out = n_judged_folds(len(table.folds), run.tuning.folds)
+    scores = table.linear_scores(read_scaling(run, "standard"), n_held_out=n_held_out)
+    return PartResult({}, {"losses": table.losses(scores, {})})
+
+
 def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
     """Return parameters with the scale and basis of combinations, and their networks."""
     assert run.tuning is not None
@@ -525,6 +560,8 @@ def _cost(s: FitSizes) -> StageCost:
         exponentials += 2 * n * size
         n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(tried.components))
     products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
+    if s.p <= _MOST_LINEAR:
+        products += n_judged * n_rows * s.p**2
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     sample_bytes = (1 + bool(s.dataset.n_unlabelled)) * n_rows * (s.block_row_bytes + 3 * 8)
     network = tried_bytes(largest, s.q, n_held_out=tuning.folds, n_ridges=n_ridges)

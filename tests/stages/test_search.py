@@ -40,8 +40,13 @@ def meant(params, effort, *, numbers=False, **given):
     return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, numbers=numbers)
 
 
-def test_effort__quick_leaves_all_to_the_fit():
-    assert meant(SIZED, "quick") == TuneParams(effort="quick")
+def test_effort__quick_tries_two_kinds_of_distances_and_columns_of_equal_variance():
+    tuning = TuneParams(effort="quick", kernels=("gaussian", "laplace-l1"))
+    assert meant(SIZED, "quick") == replace(tuning, scales=("none", "standard"))
+    mixed = replace(SIZED, scale="standard", kernel="matern32")
+    assert meant(mixed, "quick") == TuneParams(effort="quick", scales=("standard",))
+    widths = TuneParams(effort="quick", width_factors=(0.5,))
+    assert meant(SIZED, "quick", width_factors=(0.5,)) == widths
 
 
 def test_effort__is_about_what_is_not_given():
@@ -197,3 +202,19 @@ def test_search__takes_the_scale_that_does_best():
     )
     assert np.array_equal(Model.load(fitted.location).basis, model.basis)
     assert "heaviest" in describe_run(run)
+
+
+def test_search__says_when_a_linear_model_is_better(caplog):
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.standard_normal((300, 8)), np.ones(300)]
+    Y = X @ rng.standard_normal((9, 2))
+    run = tune(X, Y, replace(SIZED, basis="random"))
+    assert "A linear model of the same columns does better" in caplog.text
+    assert run.stages["search"]["linear"] < 1e-10
+
+
+def test_search__a_linear_model_is_no_match_for_spirals(caplog):
+    X, y = spirals(300)
+    run = tune(X, y)
+    assert "linear" not in caplog.text
+    assert run.stages["search"]["linear"] > 0.2
