@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.plan import Plan, plan_fit
     from dask_nrbfn.commands.predict import predict_dataset
     from dask_nrbfn.commands.update import Judge, merge_runs, update_run
-    from dask_nrbfn.engine.connection import EngineOptions, connect
+    from dask_nrbfn.engine.connection import connect
+    from dask_nrbfn.engine.options import EngineOptions
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
     from dask_nrbfn.estimators.diffusion import DiffusionMap
@@ -39,7 +40,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "engine.connection": ["EngineOptions", "connect"],
+            "engine.connection": ["connect"],
+            "engine.options": ["EngineOptions"],
             "engine.tasks": ["DaskEngine", "InlineEngine"],
             "estimators.classifier": ["NRBFNClassifier"],
             "estimators.diffusion": ["DiffusionMap"],

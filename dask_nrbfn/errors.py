@@ -35,8 +35,7 @@ class Advice(NamedTuple):
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
-                # A parameter that has no option of its own is written --set NAME=VALUE.
-                return f"{name}{'=' if ' ' in name else ' '}{_word(found['value'])}"
+                return f"{name} {_word(found['value'])}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)

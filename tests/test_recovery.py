@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 # Options of the fits that are disturbed, in turn.
 FITS = (
-    ("--set", "neighbors=exact"),
-    ("--set", "neighbors=exact", "--set", "n_partitions=6"),
+    ("--neighbors", "exact"),
+    ("--neighbors", "exact", "--n-partitions", "6"),
 )
 
 N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
@@ -55,7 +55,7 @@ class Job:
         self.cluster, self.run, self.log = cluster, run, run.with_suffix(".log")
         self._command = [
             *(sys.executable, "-m", "dask_nrbfn", "fit", str(table), str(run)),
-            *("--basis-size", str(basis_size), "--set", f"n_parts={n_parts}", *options),
+            *("--basis-size", str(basis_size), "--n-parts", str(n_parts), *options),
             *("--scheduler", cluster.address),
         ]
         self._process = None
@@ -149,7 +149,7 @@ LARGE = {"basis_size": 1200, "n_parts": 40}
 
 @pytest.mark.parametrize("stage", ["neighbors", "moments"])
 def test_fit__bytes_of_finished_parts_flip(cluster, table, undisturbed, tmp_path, stage):
-    options = ("--set", "neighbors=exact")
+    options = ("--neighbors", "exact")
     expected, _ = undisturbed(options, **LARGE)
     rng = random.Random(0)
     job = Job(cluster, table, tmp_path / "run", options, **LARGE)
@@ -221,7 +221,7 @@ def flip_byte(rng, path):
 
 
 def test_fit__ends_with_its_scheduler_and_goes_on_when_started_again(cluster, table, tmp_path):
-    job = Job(cluster, table, tmp_path / "run", ("--set", "neighbors=exact"), **LARGE)
+    job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **LARGE)
     cluster.revive()
     job.start()
     job.wait_until((job.run / "neighbors" / "parts").exists)

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from dask_nrbfn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dask_nrbfn.engine.connection import EngineOptions, connect, describe_engine
+    from dask_nrbfn.engine.connection import connect, describe_engine
+    from dask_nrbfn.engine.options import EngineOptions
     from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 else:
     # A command that runs no task starts without distributed.
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "connection": ["EngineOptions", "connect", "describe_engine"],
+            "connection": ["connect", "describe_engine"],
+            "options": ["EngineOptions"],
             "tasks": ["DaskEngine", "Engine", "InlineEngine"],
         },
     )

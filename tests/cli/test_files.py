@@ -306,25 +306,6 @@ def test_predict__options_of_files_with_a_dataset(tmp_path, place):
     assert not any(tmp_path.iterdir())
 
 
-def test_fit__fills_gaps_by_another_schema(tmp_path):
-    ingest = ("--label", "y", "--missing", "impute")
-    for name, factor in (("data", 1), ("other", 3)):
-        lines = "".join(f"{factor * (j % 7) or '?'},{j % 2}\n" for j in range(40))
-        (tmp_path / f"{name}.csv").write_text(f"a,y\n{lines}")
-        succeed("ingest", tmp_path / f"{name}.csv", tmp_path / name, *ingest)
-    fit = ("--basis", "random", "--basis-size", 5, "--schema", tmp_path / "other", "--workers", 0)
-    succeed("fit", tmp_path / "data", tmp_path / "run", *fit)
-    assert [each.fill for each in Model.load(tmp_path / "run").schema.columns] == [9.0]
-
-
-def test_fit__of_arrays_takes_no_schema(tmp_path):
-    np.save(tmp_path / "rows.npy", np.eye(4))
-    succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
-    fit = ("fit", tmp_path / "data", tmp_path / "run", "--schema", tmp_path / "data")
-    problem, _ = refuse(*fit)
-    assert "was made of arrays" in problem
-
-
 def test_predict__without_a_header_and_the_label_before_the_features(tmp_path):
     lines = [f"{'uv'[i % 2]},{i % 7 + i % 2},{i % 5},{1000 + i}\n" for i in range(60)]
     train, new = tmp_path / "train.csv", tmp_path / "new.csv"

@@ -25,16 +25,15 @@ def dataset(tmp_path_factory):
     [
         ("--alpha", 2, {"alpha": 2}),
         ("--basis-size", 0, {"basis_size": 0}),
-        ("--set n_neighbors", 0, {"n_neighbors": 0}),
-        ("--set n_neighbors", 500, {"n_neighbors": 500}),
-        ("--set n_parts", 0, {"n_parts": 0}),
+        ("--n-neighbors", 0, {"n_neighbors": 0}),
+        ("--n-neighbors", 500, {"n_neighbors": 500}),
+        ("--n-parts", 0, {"n_parts": 0}),
         ("--confidence-threshold", 0, {"confidence_threshold": 0}),
         ("--width-factor", 0, {"width_factor": 0}),
     ],
 )
 def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, parameters):
-    given = f"{option}={value}".split(maxsplit="--set" in option)
-    problem, fix = refuse("fit", dataset.location, tmp_path / "run", *given, "--workers", 0)
+    problem, fix = refuse("fit", dataset.location, tmp_path / "run", option, value, "--workers", 0)
     (name,) = parameters
     assert re.search(rf"(^| ){option}[ =]", problem)
     assert name not in (problem + fix).replace(option, "")
@@ -99,22 +98,8 @@ def test_spelling__an_option_is_its_name_in_python():
     """But for what only the command line has."""
     for command in commands.commands.values():
         for param in command.params:
-            if isinstance(param, click.Option) and param.name not in {"as_json", "settings"}:
+            if isinstance(param, click.Option) and param.name != "as_json":
                 assert param.opts == [f"--{param.name.replace('_', '-')}"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (("ingest", "rows.csv", "data", "--label", "a", "--label", "b"), "--label"),
-        (("ingest", "rows.csv", "data", "--label=a", "--chunk-rows", 4, "--label", "a"), "--label"),
-        (("fit", "data", "run", "--alpha", 1, "--set", "n_parts=2", "--alpha", 2), "--alpha"),
-    ],
-)
-def test_option__given_twice(arguments, option):
-    result = CliRunner().invoke(commands, [*map(str, arguments)])
-    assert result.exit_code == 2
-    assert f"Error: {option} is given 2 times. Give one value." in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["fit", "-h"]])

@@ -69,9 +69,9 @@ def test_cli_tune__json(tmp_path, dataset):
 def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     write_table(tmp_path / "judged", *spirals(60, seed=1))
     options = (
-        "--kernels", "laplacian", "--set", "basis_rules=uniform", "--set", "search_basis=7",
-        "--set", "search_rows=50", "--class-weight", "balanced", "--scales", "standard", "--bases",
-        "random", "--set", "random_state=3", "--validation", tmp_path / "judged", *FEW,
+        "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", "7",
+        "--search-rows", "50", "--class-weight", "balanced", "--scales", "standard", "--bases",
+        "random", "--random-state", "3", "--validation", tmp_path / "judged", *FEW,
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
@@ -108,21 +108,13 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
         (("--folds", 1), "--folds is 1."),
         (("--alphas", "0.1,-1"), "--alphas is -1.0."),
         (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
-        (("--set", "basis_rules="), "--set basis_rules is ''."),
+        (("--basis-rules", ""), "--basis-rules is ''."),
         (("--alphas", "0.1,a"), "--alphas is 'a'."),
     ],
 )
 def test_cli_tune__bad_values(tmp_path, dataset, options, message):
     assert refuse("tune", dataset, tmp_path / "run", *options)[0] == message
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("text", ["bases=random", "overlap", "overlap=2 overlap=3"])
-def test_cli_fit__settings_that_are_none(tmp_path, dataset, text):
-    settings = [word for each in text.split() for word in ("--set", each)]
-    code, _, err = run("fit", dataset, tmp_path / "run", *settings)
-    assert code == 2
-    assert "Invalid value for '--set'" in err
 
 
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
