@@ -8,7 +8,7 @@ such as the command line, calls `spelled`.
 import re
 from collections.abc import Callable
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # Either a quoted text of the user, which stays unchanged, or a parameter, perhaps with a value.
 # Blanks or punctuation surround a parameter; backticks within a path or word do not mark one.
@@ -74,10 +74,6 @@ class NRBFNError(Exception):
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
 
-    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        # Workers send errors as their type and texts only.
-        return type(self), self.args
-
     def __str__(self) -> str:
         return f"{self.problem} {self.remedy}"
 
@@ -122,11 +118,8 @@ class DamagedResultError(DamagedDataError):
 
     def __init__(self, problem: str, remedy: str, stage: str, parts: tuple[int, ...]) -> None:
         super().__init__(problem, remedy)
-        self.stage = stage
-        self.parts = parts
-
-    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        return type(self), (*self.args, self.stage, self.parts)
+        self.args = problem, remedy, stage, parts
+        self.stage, self.parts = stage, parts
 
 
 class StorageError(NRBFNError, OSError):

@@ -112,13 +112,8 @@ class Option:
         """Raise ParameterError unless the value is allowed."""
         if value is None and self.none is not None:
             return
-        if not self.several:
-            wrong = [] if self._allows(value) else [value]
-        elif isinstance(value, tuple) and value:
-            wrong = [item for item in value if not self._allows(item)]
-        else:
-            wrong = [value]
-        if wrong:
+        items = value if self.several and isinstance(value, tuple) and value else (value,)
+        if wrong := [item for item in items if not self._allows(item)]:
             shown, without = repr(wrong[0]), "" if self.none is None else f", or leave `{name}` out"
             if len(shown) > _MAX_SHOWN_LETTERS and not isinstance(wrong[0], str):
                 shown = f"a {type(wrong[0]).__name__}"
@@ -164,8 +159,9 @@ class Params:
             value, default = getattr(self, name), definition.default
             if type(value) is type(default) and value == default:
                 continue
-            if definition.several and isinstance(value, Iterable) and not isinstance(value, str):
-                value = tuple(value)
+            if definition.several and value is not None:
+                one = isinstance(value, str) or not isinstance(value, Iterable)
+                value = (value,) if one else tuple(value)
                 object.__setattr__(self, name, value)
             definition.check(name, value)
 

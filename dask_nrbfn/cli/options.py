@@ -12,8 +12,6 @@ from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, Params, TuneParams
 
-_EFFORTS = "|".join(TuneParams.options()["effort"].choices)
-
 # Types of values that are not texts, by their placeholder.
 _TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
 _TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
@@ -72,7 +70,7 @@ _OPTIONS: dict[str, str] = {
     "every chunk]",
     "overwrite": "Replace an existing output once the new one is complete.",
     # Plans.
-    f"tune {_EFFORTS}": "Plan a tuning of this --effort instead of a fit.",
+    f"tune {'|'.join(TuneParams.options()['effort'].choices)}": "Plan a tuning of this --effort instead of a fit.",
     "n_rows N": "Number of rows to plan for.  [default: the rows of DATASET]",
     "rates FILE": "JSON with the rates of a worker, as plan --json prints them.  [default: "
     "measured]",
@@ -182,9 +180,7 @@ def command(
             callback=run,
             params=[*taken, *chain(*options), json],
             help=cleandoc(function.__doc__ or ""),
-            epilog=f"Rarely needed: {rare}. See the guide, or help(FitParams) in Python."
-            if rare
-            else None,
+            epilog=f"Rarely needed, see the guide: {rare}." if rare else None,
         )
 
     return decorate

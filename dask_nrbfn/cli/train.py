@@ -126,32 +126,23 @@ def _show(job: Job, finished: "Run") -> None:
 def report(
     job: Job, run: str, *, out: str | None = None, overwrite: bool, evaluate: str | None = None
 ) -> None:
-    """Write one HTML page about RUN; the page needs no network and can be printed.
-
-    With --json, print the figures, warnings and tables of the page instead.
-    """
+    """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report.console import report_figures
+    from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
     out = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
-    if not job.as_json:
-        check_output_file(out, overwrite=overwrite)
+    check_output_file(out, overwrite=overwrite)
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             with job.engine() as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
-    if job.as_json:
-        job.show(report_figures(opened, evaluation))
-        return
-    from dask_nrbfn.report.page import write_report
-
     write_report(opened, out, evaluation=evaluation, overwrite=overwrite)
-    click.echo(out)
+    job.show({"page": out})
 
 
 @command(["dataset"], params(FitParams), given("tune", "n_rows", "rates"), ENGINE)

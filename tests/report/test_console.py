@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe_run, describe_tuning
-from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.report.console import report_figures, run_table, tuning_table
+from dask_nrbfn.report.console import run_table, tuning_table
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from tests.tables import spirals, write_table
@@ -72,20 +71,6 @@ def test_run_table__of_a_given_basis():
     found = figures(run_table(run))
     assert (found["n_basis"], found["basis_rows"]) == ("15", "given")
     assert not {"recall", "error_rate", "log_loss"} & found.keys()
-
-
-def test_report_figures__are_those_of_inspect_and_of_the_tables(fitted, tuned, dataset):
-    evaluation = evaluate_dataset(tuned.location, dataset, InlineEngine())
-    found = report_figures(tuned, evaluation)
-    known = describe_run(tuned) | describe_tuning(tuned)
-    assert {name: found[name] for name in known} == known
-    assert found["evaluation"] == evaluation.figures()
-    confused = found["tables"]["Evaluated rows: the most frequent confusions"]
-    n_wrong = sum(row["rows"] for row in confused)
-    assert n_wrong == evaluation.n_errors
-    for warning in found["warnings"]:
-        assert warning.keys() == {"problem", "remedy"}
-    assert report_figures(fitted)["evaluation"] is None
 
 
 def test_tuning_table__marks_what_was_chosen(tuned):
