@@ -70,7 +70,8 @@ _OPTIONS: dict[str, str] = {
     "every chunk]",
     "overwrite": "Replace an existing output once the new one is complete.",
     # Plans.
-    f"tune {'|'.join(TuneParams.options()['effort'].choices)}": "Plan a tuning of this --effort instead of a fit.",
+    f"tune {'|'.join(TuneParams.options()['effort'].choices)}": "Plan a tuning of this "
+    "--effort instead of a fit.",
     "n_rows N": "Number of rows to plan for.  [default: the rows of DATASET]",
     "rates FILE": "JSON with the rates of a worker, as plan --json prints them.  [default: "
     "measured]",
