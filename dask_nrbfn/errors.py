@@ -35,15 +35,10 @@ class Advice(NamedTuple):
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
-                return f"{name} {_word(found['value'])}"
+                return f"{name} {quote(found['value'])}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)
-
-
-def _word(text: str) -> str:
-    """Return a text as one word of a shell, as readable as it allows."""
-    return f'"{text}"' if "'" in text and not set('"$`\\!') & set(text) else quote(text)
 
 
 def plural(value: int, name: str) -> str:

@@ -284,38 +284,3 @@ def test_architecture__modules_have_no_cycle():
     assert "dask_nrbfn.commands.fit" in graph["dask_nrbfn.cli.train"]
     assert "dask_nrbfn.engine.tasks" in graph["dask_nrbfn.engine"]
     assert cycle(PACKAGE) == []
-
-
-CIRCLES = {
-    "at the top": ("from dask_nrbfn.storage.b import f", "from dask_nrbfn.storage.a import g"),
-    "in a function": (
-        "def f():\n    from dask_nrbfn.storage.b import g",
-        "import dask_nrbfn.storage.a",
-    ),
-    "for types only": (
-        "if TYPE_CHECKING:\n    from .b import B",
-        "from dask_nrbfn.storage import a",
-    ),
-}
-
-
-@pytest.mark.parametrize(("first", "second"), CIRCLES.values(), ids=CIRCLES)
-def test_architecture__finds_a_cycle(fake_package, first, second):
-    fake_package("storage/a.py", first)
-    package = fake_package("storage/b.py", second)
-    assert set(cycle(package)) == {"dask_nrbfn.storage.a", "dask_nrbfn.storage.b"}
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("__init__.py", "from dask_nrbfn.cli import main"),
-        ("numeric/a.py", "import math\nimport scipy.linalg\nfrom numpy.typing import NDArray"),
-        ("numeric/a.py", "from . import b\nfrom .b import c\nfrom ..errors import DataError"),
-        ("storage/a.py", "from dask_nrbfn import sources\nimport zarr"),
-        ("engine/a.py", "import dask\nfrom distributed import Client"),
-        ("neighbors/approximate.py", "from pynndescent import NNDescent"),
-    ],
-)
-def test_architecture__lets_pass(fake_package, name, source):
-    assert violations(fake_package(name, source)) == []

@@ -110,12 +110,10 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     assert "--prediction-name is given, but" in refuse(*group)[0]
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
+def test_predict__an_id_that_is_a_feature_too(tmp_path, place):
     rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
-    (rows.to_csv if suffix == ".csv" else rows.to_parquet)(tmp_path / f"rows{suffix}", index=False)
-    predict = ("predict", place / "run", tmp_path / f"rows{suffix}", "--scores", *INLINE)
+    file = write(tmp_path / "rows.csv", rows)
+    predict = ("predict", place / "run", file, "--scores", *INLINE)
     for name in ("person", "age", "code"):
         succeed(*predict, tmp_path / f"{name}.csv", "--id", name)
     expected, *found = (
@@ -134,11 +132,9 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
 @pytest.mark.parametrize(
     ("targets", "options", "names"),
     [
-        ("age", (), ["age"]),
         ("age", ("--keep", "age"), ["age", "prediction"]),
         ("age,code", ("--keep", "code"), ["code", "prediction_age", "prediction_code"]),
         ("age", ("--prediction-name", "years"), ["years"]),
-        ("age,code", ("--prediction-name", "p"), ["p_age", "p_code"]),
     ],
 )
 def test_predict__names_of_predicted_numbers(tmp_path, targets, options, names):
@@ -169,13 +165,6 @@ def test_predict__typed_tables(tmp_path, place, suffix):
     assert pd.read_csv(tmp_path / "typed.csv")["note"].tolist() == rows["note"].tolist()
 
 
-def test_predict__without_ids(tmp_path, place):
-    rows = people(9)
-    expected, _ = predicted(place, rows, tmp_path, *INLINE)
-    found, _ = predicted(place, rows.drop(columns="person"), tmp_path, *INLINE)
-    pd.testing.assert_frame_equal(found, expected[["prediction"]])
-
-
 def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     rows = people(9, seed=2).assign(city="zz")
     found, figures = predicted(place, rows, tmp_path, "--scores", *INLINE)
@@ -188,16 +177,6 @@ def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     stored = rows.assign(city=-1, code=rows["code"] - 1, member=rows["member"] == "true", day=days)
     scores = model.scores(model.schema.expand(stored[names].to_numpy(dtype=float)))
     np.testing.assert_allclose(found[["score_no", "score_yes"]], scores, rtol=1e-9)
-
-
-def test_predict__a_column_of_another_type(tmp_path, place):
-    rows = people(9).astype({"age": object})
-    rows.loc[3, "age"] = "old"
-    file = write(tmp_path / "rows.csv", rows)
-    problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
-    assert "Column 'age' of" in problem
-    assert "'old' in row 3" in problem
-    assert "pass its text in ingest --missing-values" in fix
 
 
 @pytest.mark.slow
@@ -225,12 +204,11 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     assert found["person"].tolist() == rows["person"].tolist()
     assert np.flatnonzero(found["prediction"].isna()).tolist() == bad
     pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
-    problem, _ = refuse("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
-    assert "in row 3" in problem
-    refused = refuse(
-        "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
-    )
-    assert refused[0].startswith("--skip-bad is given, but")
+    predict = ("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
+    problem, fix = refuse(*predict)
+    assert "'old' in row 3" in problem
+    assert "pass its text in ingest --missing-values" in fix
+    assert refuse(*predict, "--skip-bad")[0].startswith("--skip-bad is given, but")
 
 
 def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
@@ -259,13 +237,6 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     }
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
-
-
-@pytest.mark.slow
-def test_report__evaluates_a_file(tmp_path, place):
-    file, page = write(tmp_path / "rows.csv", people(40, seed=3)), tmp_path / "page.html"
-    succeed("report", place / "run", "--out", page, "--evaluate", file, *INLINE)
-    assert "Evaluated rows" in page.read_text()
 
 
 def test_update__a_file_is_known_by_its_name(tmp_path, place):

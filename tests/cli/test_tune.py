@@ -38,15 +38,7 @@ def test_cli_tune__json(tmp_path, dataset):
         "locality", "components", "loss", "error_rate", "fold_deviation", "log_loss",
         "temperature", "log_slope", "biases", "expected_calibration_error",
     }  # fmt: skip
-    for name in (
-        "features",
-        "kernel",
-        "width_factor",
-        "basis_rule",
-        "penalty",
-        "alpha",
-        "locality",
-    ):
+    for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
     figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}

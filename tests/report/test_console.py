@@ -1,12 +1,11 @@
 import numpy as np
-import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.console import run_table, tuning_table
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.refine import read_held_out_confusion
@@ -46,20 +45,11 @@ def test_run_table__is_short_and_100_columns_wide(tuned):
         assert len(text.splitlines()) <= 50
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"basis": "random", "basis_size": 20}, "drawn evenly"),
-        ({"basis": "kmeans", "basis_size": 20}, "k-means centres"),
-        ({"basis_size": 20}, "the least confident"),
-        (
-            {"basis_size": 5, "basis_rule": "uniform", "confidence_threshold": 1},
-            "a draw below confidence 1",
-        ),
-    ],
-)
-def test_run_table__says_where_the_basis_is_from(options, words):
-    assert figures(run_table(fit(**options)))["basis_rows"] == words
+def test_run_table__says_where_the_basis_is_from():
+    options = {"basis_size": 5, "basis_rule": "uniform", "confidence_threshold": 1}
+    assert figures(run_table(fit(**options)))["basis_rows"] == "a draw below confidence 1"
+    run = fit(basis="kmeans", basis_size=20)
+    assert figures(run_table(run))["basis_rows"] == "k-means centres"
 
 
 def test_run_table__of_a_given_basis():
@@ -114,16 +104,6 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
     line = tuning_table(run).split("\n\n")[2].splitlines()[2]
     assert line.split() == ["0.01", "-", "-", "-", "-", "-"]
-
-
-def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):
-    tuning = TuneParams(
-        effort="quick", alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",)
-    )
-    params = FitParams(**SMALL, basis="random", basis_size=20)
-    place = tmp_path / "run.zarr"
-    run = tune_dataset(dataset, place, params, tuning, InlineEngine(), validation=dataset)
-    assert "300 held-out rows, a validation dataset\n" in tuning_table(run)
 
 
 def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):
