@@ -408,19 +408,12 @@ class FitLimits(Params):
     )
 
 
-def _tried(
-    name: str,
-    default: Sequence[Any] | None,
-    help: str,
-    *,
-    none: str | None = None,
-    rare: bool = False,
-) -> Any:
+def _tried(name: str, default: Sequence[Any] | None, help: str, **own: Any) -> Any:
     """Return the field for the tried values of a parameter of a fit."""
     of_fit = FitParams.options()[name]
-    own: dict[str, Any] = {"default": default, "help": help, "rare": rare, "tunes": name}
-    own["none"] = (none or of_fit.default_text) if default is None else None
-    own["choices"] = tuple(each for each in of_fit.choices if each != "auto")
+    choices = tuple(each for each in of_fit.choices if each != "auto")
+    own = {"rare": False, "none": of_fit.default_text if default is None else None} | own
+    own |= {"default": default, "help": help, "choices": choices, "tunes": name}
     return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None))
 
 

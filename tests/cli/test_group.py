@@ -1,6 +1,5 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
-import json
 import re
 
 import click
@@ -10,7 +9,7 @@ from click.testing import CliRunner
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset, ingest_file
 from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
-from tests.cli.program import refuse, succeed
+from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 
 
@@ -107,10 +106,3 @@ def test_help__short(arguments):
     result = CliRunner().invoke(commands, arguments)
     assert result.exit_code == 0
     assert "-h, --help" in result.stdout
-
-
-def test_flag__given_twice(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,b,c\n2020-01-02,x,1\n2020-03-04,y,2\n")
-    flags = ("--overwrite", "--overwrite", "--json", "--json")
-    out = succeed("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr", *flags)
-    assert json.loads(out)["n_rows"] == 2
