@@ -112,6 +112,7 @@ def run_python(place, *arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_choices__one_more_is_an_object_and_a_name(extended):
     (extended / "fits.py").write_text(SCRIPT)
     scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]

@@ -29,20 +29,6 @@ def dataset(tmp_path):
     return tmp_path / "data"
 
 
-def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
-    data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
-    succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
-    assert "problem            none" in succeed("inspect", "--verify", data)
-    assert "fitting_error" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
-    assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
-    succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
-    names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]
-    header = ",".join(f'"{name}"' for name in ["prediction", *names])
-    assert out.read_text().splitlines()[0] == header
-    for path in (data, fitted, fitted / "model"):
-        assert "n_features         4" in succeed("inspect", path)
-
-
 def test_cli__a_reader_that_goes_is_no_error(dataset):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*PROGRAM, "inspect", dataset], **pipes) as process:

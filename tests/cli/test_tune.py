@@ -110,28 +110,19 @@ def test_cli_tune__bad_values(tmp_path, dataset, options, message):
 
 
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
-    def problem(content, name="basis.npy"):
-        (tmp_path / name).write_bytes(content)
-        return refuse("fit", dataset, tmp_path / "run", "--basis", tmp_path / name)
-
-    assert "is not an .npy file of numbers" in problem(b"")[0]
-    message, fix = problem(b"a,b\n1,2\n")
-    assert "is not an .npy file of numbers" in message
-    assert "kmeans, random, sknn" in fix
     np.save(tmp_path / "good.npy", np.ones((3, 4)))
-    assert "is not an .npy file of numbers" in problem((tmp_path / "good.npy").read_bytes()[:-9])[0]
-    np.save(tmp_path / "objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
-    assert "is not an .npy file" in problem((tmp_path / "objects.npy").read_bytes())[0]
-    np.savez(tmp_path / "basis.npz", np.ones((3, 4)))
-    options = ("fit", dataset, tmp_path / "run", "--basis")
-    assert "is not an .npy file of numbers" in refuse(*options, tmp_path / "basis.npz")[0]
-    assert "nowhere" in refuse(*options, "nowhere")[0]
     np.save(tmp_path / "wide.npy", np.ones((3, 5)))
-    assert (
-        "the basis rows have 5 columns, but X has 4" in refuse(*options, tmp_path / "wide.npy")[0]
-    )
     np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
-    assert "Give finite numbers" in refuse(*options, tmp_path / "nan.npy")[1]
-    wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)
+    np.savez(tmp_path / "archive.npy.npz", np.ones((3, 4)))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:-9])
+    (tmp_path / "empty.npy").touch()
+    fit = ("fit", dataset, tmp_path / "run", "--basis")
+    for name in ("cut.npy", "empty.npy", "archive.npy.npz", "nowhere"):
+        problem, fix = refuse(*fit, tmp_path / name)
+        assert problem == f"{tmp_path / name} is not an .npy file of numbers."
+        assert "kmeans, random, sknn" in fix
+    assert "have 5 columns, but X has 4" in refuse(*fit, tmp_path / "wide.npy")[0]
+    assert "Give finite numbers" in refuse(*fit, tmp_path / "nan.npy")[1]
+    wrong = refuse(*fit, tmp_path / "good.npy", "--basis-size", 4)
     assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
     assert not (tmp_path / "run").exists()

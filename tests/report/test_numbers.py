@@ -8,11 +8,10 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from dask_nrbfn.report.console import run_table, tuning_table
 from dask_nrbfn.report.facts import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.model import Model
 from tests.report.conftest import TARGETS
 from tests.report.test_console import figures
-from tests.report.test_page import Page
+from tests.report.test_page import page_of
 from tests.tables import surfaces
 
 FIRST = TARGETS[0]
@@ -83,8 +82,7 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
 
 
 def test_page__of_numbers(tmp_path, regression, evaluation, model):
-    write_report(regression, tmp_path / "page.html", evaluation=evaluation)
-    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    page = page_of(regression, tmp_path, evaluation=evaluation)
     assert page.tags["img"] == page.tags["figure"] == 2
     assert "Predicted and true numbers" in page.text
     assert "Confused classes" not in page.text
