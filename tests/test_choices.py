@@ -112,17 +112,13 @@ def run_python(place, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_choices__one_more_is_an_object_and_a_name(extended):
+    shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
+    assert all(value in shown for value in CHOSEN.values())
     (extended / "fits.py").write_text(SCRIPT)
     scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]
     assert len(scores) == len(CHOSEN)
     assert min(scores) > 0.6
-
-
-def test_choices__one_more_is_an_option_of_the_command(extended):
-    shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
-    assert all(value in shown for value in CHOSEN.values())
 
 
 @pytest.mark.parametrize(
