@@ -1,7 +1,7 @@
-"""Tables of what can be chosen by name. To add a kernel, write it and add its line here.
+"""Tables of what can be chosen by name. To add a kernel, write it and add its name here.
 
-A line says where an object is defined. The object is imported when it is first used, so a command
-can list the names without loading scipy or scikit-learn.
+The object of a name such as ``laplace-l1`` is ``LAPLACE_L1`` in the module of the table. It is
+imported when it is first used, so a command can list the names without loading scipy.
 """
 
 from collections import UserDict
@@ -10,41 +10,16 @@ from typing import Any
 
 
 class Choices(UserDict[str, Any]):
-    """Objects of one kind by name, each imported from its ``module:attribute`` when first used."""
+    """Objects of one module by name."""
+
+    def __init__(self, module: str, *names: str) -> None:
+        super().__init__(dict.fromkeys(names, f"{__package__}.{module}"))
 
     def __getitem__(self, name: str) -> Any:
-        module, _, attribute = self.data[name].partition(":")
-        return getattr(import_module(f"{__package__}.{module}"), attribute)
+        return getattr(import_module(self.data[name]), name.upper().replace("-", "_"))
 
 
-KERNELS = Choices(
-    {
-        "gaussian": "numeric.kernels:GAUSSIAN",
-        "laplace-l1": "numeric.kernels:LAPLACE_L1",
-        "laplacian": "numeric.kernels:LAPLACIAN",
-        "matern32": "numeric.kernels:MATERN32",
-        "matern52": "numeric.kernels:MATERN52",
-    }
-)
-LOSSES = Choices(
-    {
-        "hinge": "numeric.losses:HINGE",
-        "logistic": "numeric.losses:LOGISTIC",
-        "squared": "numeric.losses:SQUARED",
-        "squared-hinge": "numeric.losses:SQUARED_HINGE",
-    }
-)
-PENALTIES = Choices(
-    {
-        "clusters": "numeric.penalties:CLUSTERS",
-        "kernel": "numeric.penalties:KERNEL",
-        "weights": "numeric.penalties:WEIGHTS",
-    }
-)
-BASES = Choices(
-    {
-        "kmeans": "stages.basis:KMEANS",
-        "random": "stages.basis:RANDOM",
-        "sknn": "stages.basis:SKNN",
-    }
-)
+KERNELS = Choices("numeric.kernels", "gaussian", "laplace-l1", "laplacian", "matern32", "matern52")
+LOSSES = Choices("numeric.losses", "hinge", "logistic", "squared", "squared-hinge")
+PENALTIES = Choices("numeric.penalties", "clusters", "kernel", "weights")
+BASES = Choices("stages.basis", "kmeans", "random", "sknn")

@@ -8,7 +8,7 @@ such as the command line, calls `spelled`.
 import re
 from collections.abc import Callable
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # Either a quoted text of the user, which stays unchanged, or a parameter, perhaps with a value.
 # Blanks or punctuation surround a parameter; backticks within a path or word do not mark one.
@@ -35,16 +35,10 @@ class Advice(NamedTuple):
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
-                # A parameter that has no option of its own is written --set NAME=VALUE.
-                return f"{name}{'=' if ' ' in name else ' '}{_word(found['value'])}"
+                return f"{name} {quote(found['value'])}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)
-
-
-def _word(text: str) -> str:
-    """Return a text as one word of a shell, as readable as it allows."""
-    return f'"{text}"' if "'" in text and not set('"$`\\!') & set(text) else quote(text)
 
 
 def plural(value: int, name: str) -> str:
@@ -74,10 +68,6 @@ class NRBFNError(Exception):
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
-
-    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        # Workers send errors as their type and texts only.
-        return type(self), self.args
 
     def __str__(self) -> str:
         return f"{self.problem} {self.remedy}"
@@ -123,11 +113,8 @@ class DamagedResultError(DamagedDataError):
 
     def __init__(self, problem: str, remedy: str, stage: str, parts: tuple[int, ...]) -> None:
         super().__init__(problem, remedy)
-        self.stage = stage
-        self.parts = parts
-
-    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        return type(self), (*self.args, self.stage, self.parts)
+        self.args = problem, remedy, stage, parts
+        self.stage, self.parts = stage, parts
 
 
 class StorageError(NRBFNError, OSError):

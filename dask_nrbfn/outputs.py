@@ -31,11 +31,9 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     text = os.path.expanduser(text)
     target = Path(os.path.realpath(text))
     with disk_errors_named(path):
-        if target.is_dir():
-            raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
         check_path_outside_groups(text)
         if os.path.lexists(target) and not target.is_file():
-            raise ExistsError(f"{path} exists, but is not a file.", "Give another path.")
+            raise ExistsError(f"{path} exists, but is not a file.", "Give the name of a file.")
         if target.exists() and not overwrite:
             raise ExistsError(
                 f"{path} already exists.",

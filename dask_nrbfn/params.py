@@ -39,7 +39,7 @@ class Option:
     none: meaning of None in words; without it None is not allowed.
     several: whether the value is a sequence. tunes: the parameter of a fit whose values are tried.
     metavar: placeholder of the value in the help; None: from the type.
-    rare: whether the command line has it as ``--set NAME=VALUE`` only.
+    rare: whether the help of a command has only its name.
     """
 
     default: Any
@@ -112,13 +112,8 @@ class Option:
         """Raise ParameterError unless the value is allowed."""
         if value is None and self.none is not None:
             return
-        if not self.several:
-            wrong = [] if self._allows(value) else [value]
-        elif isinstance(value, tuple) and value:
-            wrong = [item for item in value if not self._allows(item)]
-        else:
-            wrong = [value]
-        if wrong:
+        items = value if self.several and isinstance(value, tuple) and value else (value,)
+        if wrong := [item for item in items if not self._allows(item)]:
             shown, without = repr(wrong[0]), "" if self.none is None else f", or leave `{name}` out"
             if len(shown) > _MAX_SHOWN_LETTERS and not isinstance(wrong[0], str):
                 shown = f"a {type(wrong[0]).__name__}"
@@ -139,17 +134,19 @@ def _field(definition: Option) -> Any:
     return field(default=definition.default, metadata={"option": definition})
 
 
-def _word(default: str | None, choices: str, help: str, **details: Any) -> Any:
+def word(default: str | None, choices: str, help: str, **details: Any) -> Any:
     """Return the option of a word; `choices` has | between them, and may be empty."""
     words = tuple(filter(None, choices.split("|")))
     return _field(Option(default, str, help, choices=words, **details))
 
 
-def _count(default: Any, help: str, least: int = 1, **details: Any) -> Any:
+def count(default: Any, help: str, least: int = 1, **details: Any) -> Any:
+    """Return the option of a whole number."""
     return _field(Option(default, int, help, least=least, **details))
 
 
-def _number(default: float, help: str, most: float = 1, **details: Any) -> Any:
+def number(default: float | None, help: str, most: float = 1, **details: Any) -> Any:
+    """Return the option of a number."""
     return _field(Option(default, float, help, most=most, **details))
 
 
@@ -162,8 +159,9 @@ class Params:
             value, default = getattr(self, name), definition.default
             if type(value) is type(default) and value == default:
                 continue
-            if definition.several and isinstance(value, Iterable) and not isinstance(value, str):
-                value = tuple(value)
+            if definition.several and value is not None:
+                one = isinstance(value, str) or not isinstance(value, Iterable)
+                value = (value,) if one else tuple(value)
                 object.__setattr__(self, name, value)
             definition.check(name, value)
 
@@ -171,7 +169,9 @@ class Params:
     @cache
     def options(cls) -> Mapping[str, Option]:
         """Return the option of every parameter by its name."""
-        return {field.name: field.metadata["option"] for field in fields(cls)}
+        return {
+            each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as JSON-serializable values."""
@@ -183,7 +183,7 @@ def document(kind: type[Any], options: Mapping[str, Option]) -> None:
     entries = [
         options[each.name].documentation(each.name, each.default)
         for each in fields(kind)
-        if each.init
+        if each.init and each.name in options
     ]
     first, section, others = cleandoc(str(kind.__doc__)).partition("\n\nAttributes\n")
     own = "\n".join(["Parameters", "----------", *entries])
@@ -200,26 +200,26 @@ class FitParams(Params):
     ``help(FitParams)`` and the page Parameters of the guide list them.
     """
 
-    scale: str = _word(
+    scale: str = word(
         "auto",
         "auto|none|standard|unit|learned",
         "standard: columns to mean 0 and variance 1, those of a category together; learned: also "
         "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
-    metric_rounds: int = _count(
+    metric_rounds: int = count(
         5,
         "Largest number of rounds that learn the weights of columns. The round with the best "
         "result on held-out rows counts, or none if the gain is by chance.",
         most=100,
         rare=True,
     )
-    confidence_threshold: float = _number(
+    confidence_threshold: float = number(
         0.9,
         "Rows with a confidence below this threshold form the basis, unless it has a size.",
         least=1e-6,
     )
-    basis: str = _word(
+    basis: str = word(
         "auto",
         "|".join(("auto", *BASES)),
         "Centres of clusters, drawn rows, rows of low soft-kNN confidence, or the rows of an .npy "
@@ -227,21 +227,21 @@ class FitParams(Params):
         prefix=GIVEN_PREFIX,
         metavar="|".join(("auto", *BASES, "FILE")),
     )
-    basis_size: int | None = _count(
+    basis_size: int | None = count(
         None,
         "Number of basis rows.",
         none="sknn: all rows below the threshold, at most 10000 and as many as fit into "
         "memory; else a quarter of all, at most 1000; in a tuning, the size is chosen unless the "
         "threshold or components are given",
     )
-    basis_rule: str = _word(
+    basis_rule: str = word(
         "least-confident",
         "least-confident|uniform",
         "Rule that chooses rows for a basis of a given size: the least confident, or a draw of "
         "rows below the threshold.",
         rare=True,
     )
-    candidates: int | str = _count(
+    candidates: int | str = count(
         "auto",
         "Drawn rows that are searched for rows of low confidence; auto: with a basis size 20 for "
         "each basis row and at least 50000, up to half of the rows; otherwise, and with several "
@@ -249,69 +249,69 @@ class FitParams(Params):
         words=("auto", "all"),
         rare=True,
     )
-    features: str = _word(
+    features: str = word(
         "auto",
         "auto|normalized|plain",
         "Activations of a row divided by their sum, or plain; auto: plain for numbers without "
         "components.",
     )
-    kernel: str = _word(
+    kernel: str = word(
         "gaussian",
         "|".join(KERNELS),
         "Function of t = distance / width: gaussian exp(-t^2 / 2); laplacian exp(-t); laplace-l1 "
         "the same of the l1 distance; matern32 (1 + a) exp(-a), a = sqrt(3) t; matern52 "
         "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t.",
     )
-    width_factor: float = _number(
+    width_factor: float = number(
         1.0,
         "Kernel width divided by the mean distance between rows and basis rows; 1 is the paper's.",
         least=1e-6,
         most=10**6,
     )
-    class_weight: str | None = _word(
+    class_weight: str | None = word(
         None,
         "balanced",
         "balanced: all classes have the same total weight.",
         none="every row weighs the same",
     )
-    alpha: float = _number(
+    alpha: float = number(
         1e-13,
         "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).",
         least=0,
     )
-    penalty: str = _word(
+    penalty: str = word(
         "weights",
         "|".join(PENALTIES),
         "What the ridge keeps small: the weights; the norm in the space of the kernel, for plain "
         "features; or weights divided by the share of their cluster, for plain features of a "
         "kmeans basis.",
     )
-    locality: float = _number(
+    locality: float = number(
         0.0,
         "Penalty on score differences between neighbours, relative like alpha; 0: no penalty. The "
         "neighbours of a row are nearer than any row of another class.",
         least=0,
     )
-    loss: str = _word(
+    loss: str = word(
         "squared",
         "|".join(LOSSES),
         "Loss of a score; all except squared are of the margin m of one class against the others: "
         "squared-hinge max(0, 1 - m)^2, logistic log(1 + e^-m), hinge max(0, 1 - m), smoothed. "
         "They take up to 10 more passes over the rows, in a tuning up to 20.",
     )
-    prune: int | None = _count(
+    prune: int | None = count(
         None,
         "Number of basis rows to keep: those that explain most of the targets; for plain features.",
         none="all basis rows",
     )
-    components: int | None = _count(
+    components: int | None = count(
         None,
         "Number of eigenfunctions of the basis to combine, the smoothest ones (a spectral series, "
         "Lee & Izbicki), for normalized features.",
         none="any weights",
     )
     # Never None once a fit begins.
-    cells: int | str | None = _count(
+    cells: int | str | None = count(
         None,
         "Number of cells that a tree cuts the rows into, each with its own network; auto: cells "
         "of at most 3 rows for each basis row, at most 1024. A tuning uses one network if it does "
@@ -320,32 +320,32 @@ class FitParams(Params):
         none="1; in a tuning, auto unless the effort is quick",
     )
     # Always an int after `resolve_auto`.
-    n_neighbors: int = _count(
+    n_neighbors: int = count(
         None,
         "Neighbours that the confidence of a row, or its locality, is computed from.",
         none=f"{_N_NEIGHBORS}, or all other rows",
         rare=True,
     )
-    neighbors: str = _word(
+    neighbors: str = word(
         "auto",
         "auto|exact|approximate",
         "Method of the neighbour search; auto: the one that is estimated to be faster.",
         rare=True,
     )
-    n_partitions: int | None = _count(
+    n_partitions: int | None = count(
         None,
         "Number of overlapping partitions in which neighbours are searched.",
         none="1 if that fits 1 GiB, else as many as do",
         rare=True,
     )
-    overlap: int = _count(2, "Partitions that a row belongs to, on average.", rare=True)
-    n_parts: int | None = _count(
+    overlap: int = count(2, "Partitions that a row belongs to, on average.", rare=True)
+    n_parts: int | None = count(
         None,
         "Parts of each pass over the rows.",
         none="by rows and workers",
         rare=True,
     )
-    random_state: int = _count(
+    random_state: int = count(
         0,
         "Seeds the approximate search and the choice among equally confident rows.",
         least=0,
@@ -400,7 +400,7 @@ class FitLimits(Params):
     """Limits that stop a fit; a stopped run can continue with other limits."""
 
     # On no tried table did a recall below this cost accuracy, but it shows that something is wrong.
-    min_recall: float = _number(
+    min_recall: float = number(
         0.95,
         "Least share of true neighbours that an approximate search must find.",
         least=0,
@@ -408,19 +408,12 @@ class FitLimits(Params):
     )
 
 
-def _tried(
-    name: str,
-    default: Sequence[Any] | None,
-    help: str,
-    *,
-    none: str | None = None,
-    rare: bool = False,
-) -> Any:
+def _tried(name: str, default: Sequence[Any] | None, help: str, **own: Any) -> Any:
     """Return the field for the tried values of a parameter of a fit."""
     of_fit = FitParams.options()[name]
-    own: dict[str, Any] = {"default": default, "help": help, "rare": rare, "tunes": name}
-    own["none"] = (none or of_fit.default_text) if default is None else None
-    own["choices"] = tuple(each for each in of_fit.choices if each != "auto")
+    choices = tuple(each for each in of_fit.choices if each != "auto")
+    own = {"rare": False, "none": of_fit.default_text if default is None else None} | own
+    own |= {"default": default, "help": help, "choices": choices, "tunes": name}
     return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None))
 
 
@@ -439,7 +432,7 @@ class TuneParams(Params):
     ``help(TuneParams)`` and the page Parameters of the guide list the parameters.
     """
 
-    effort: str = _word(
+    effort: str = word(
         "normal",
         "quick|normal|thorough",
         "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
@@ -448,14 +441,14 @@ class TuneParams(Params):
         "penalty, and drawn bases. thorough: all kernels, losses and penalties, and centres of "
         "clusters.",
     )
-    validation: str | None = _word(
+    validation: str | None = word(
         None,
         "",
         "Judge on these rows instead of folds.",
         none="folds of the rows",
         metavar="DATASET",
     )
-    folds: int = _count(
+    folds: int = count(
         5, "Folds of the rows, each held out once; ignored with a validation dataset.", least=2
     )
     alphas: Sequence[float] = _tried(
@@ -485,13 +478,13 @@ class TuneParams(Params):
     basis_rules: Sequence[str] | None = _tried(
         "basis_rule", None, "Rules to try for a basis of a given size.", none=_BY_EFFORT, rare=True
     )
-    search_basis: int = _count(
+    search_basis: int = count(
         1000,
         "Largest basis size in the search of all options but penalty and loss.",
         least=2,
         rare=True,
     )
-    search_rows: int | None = _count(
+    search_rows: int | None = count(
         None,
         "Rows of the search.",
         least=2,

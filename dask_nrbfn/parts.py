@@ -49,10 +49,6 @@ class PartResult(NamedTuple):
     slice_rows: int | None = None
 
 
-PartTask = Callable[..., PartResult]
-"""Called with the open run and dataset, and the arguments of its unit of work."""
-
-
 class RowPass(Protocol):
     """The work of a task on the blocks of its part."""
 
@@ -84,11 +80,6 @@ class Reduction(NamedTuple):
     context: tuple[Any, ...] = ()
     finish: "Callable[[Run, SumRecord, Sums], None] | None" = None
 
-    @property
-    def n_parts(self) -> int:
-        """Number of parts."""
-        return self.layout.n_parts
-
 
 @dataclass(frozen=True)
 class SumRecord:
@@ -109,12 +100,13 @@ def map_parts(
     engine: Engine,
     *,
     stage: str,
-    task: PartTask,
+    task: Callable[..., PartResult],
     units: Sequence[tuple[Any, ...]] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
+    task: called with the open run and dataset, and the arguments of a unit of work.
     units: further arguments of the task, part by part; default: the spans of the run.
     sizes: work of every part; the largest are started first.
     """
@@ -164,7 +156,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
 
 def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
     """Return one of the sums over all rows."""
-    return _read(run, reduction, range(reduction.n_parts), key)
+    return _read(run, reduction, range(reduction.layout.n_parts), key)
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
@@ -238,7 +230,12 @@ def _log_finished(
 
 
 def _run_part(
-    task: PartTask, stage: str, run: Run, dataset: Dataset, index: int, unit: tuple[Any, ...]
+    task: Callable[..., PartResult],
+    stage: str,
+    run: Run,
+    dataset: Dataset,
+    index: int,
+    unit: tuple[Any, ...],
 ) -> dict[str, Any]:
     if (finished := run.part_record(stage, index)) is not None:
         # dask runs a task again when the worker that had its result is lost.
@@ -265,7 +262,7 @@ def _sum_parts(
         record, sums = _added(run, reduction, members_of(parts))
     else:
         record, sums = _summed(run, dataset, reduction, span)
-    if reduction.finish is None or parts != range(reduction.n_parts):
+    if reduction.finish is None or parts != range(reduction.layout.n_parts):
         arrays = {
             name + key: values for key, one in sums.items() for name, values in one.arrays().items()
         }

@@ -17,7 +17,6 @@ ALLOWED = {
     "errors": set(),
     "choices": set(),
     "lazy": set(),
-    "version": set(),
     "params": {"choices", "errors"},
     "outputs": {"errors"},
     "private": set(),
@@ -41,7 +40,6 @@ WITHOUT_DASK = {
     "choices",
     "errors",
     "lazy",
-    "version",
     "params",
     "outputs",
     "numeric",
@@ -236,14 +234,10 @@ def fake_package(tmp_path):
     return write
 
 
-# One case for each way to write an import; `test_architecture__finds_every_forbidden_arrow` has all
-# pairs of rooms.
+# One case for each way to write an import, and for each kind of rule.
 FOUND = {
     "from": ("numeric/a.py", "from dask_nrbfn.stages.width import f", "import stages"),
-    "from the root": ("neighbors/a.py", "from dask_nrbfn import storage", "import storage"),
     "relative": ("numeric/a.py", "from ..storage import dataset", "import storage"),
-    "relative in init": ("numeric/__init__.py", "from ..storage import x", "import storage"),
-    "in a function": ("sources/a.py", "def f():\n    import dask_nrbfn.params", "import params"),
     "for types only": (
         "errors.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dask_nrbfn import params",
@@ -253,11 +247,8 @@ FOUND = {
     "public names": ("stages/a.py", "from dask_nrbfn import fit_dataset", "the package root"),
     "dask": ("storage/a.py", "import dask.array as da", "storage must not import dask"),
     "numeric": ("numeric/a.py", "def f():\n    from sklearn import x", "must not import sklearn"),
-    "cupy": ("numeric/radial.py", "import cupy", "numeric/device.py alone"),
-    "pynndescent": ("neighbors/exact.py", "import pynndescent", "neighbors/approximate.py alone"),
     "private": ("storage/a.py", "from zarr.core.sync import sync", "known to private.py alone"),
     "catch-all module": ("storage/utils.py", "", "utils says nothing"),
-    "unknown room": ("extras/a.py", "", "extras is none of the rooms"),
 }
 
 
@@ -281,38 +272,3 @@ def test_architecture__modules_have_no_cycle():
     assert "dask_nrbfn.commands.fit" in graph["dask_nrbfn.cli.train"]
     assert "dask_nrbfn.engine.tasks" in graph["dask_nrbfn.engine"]
     assert cycle(PACKAGE) == []
-
-
-CIRCLES = {
-    "at the top": ("from dask_nrbfn.storage.b import f", "from dask_nrbfn.storage.a import g"),
-    "in a function": (
-        "def f():\n    from dask_nrbfn.storage.b import g",
-        "import dask_nrbfn.storage.a",
-    ),
-    "for types only": (
-        "if TYPE_CHECKING:\n    from .b import B",
-        "from dask_nrbfn.storage import a",
-    ),
-}
-
-
-@pytest.mark.parametrize(("first", "second"), CIRCLES.values(), ids=CIRCLES)
-def test_architecture__finds_a_cycle(fake_package, first, second):
-    fake_package("storage/a.py", first)
-    package = fake_package("storage/b.py", second)
-    assert set(cycle(package)) == {"dask_nrbfn.storage.a", "dask_nrbfn.storage.b"}
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("__init__.py", "from dask_nrbfn.cli import main"),
-        ("numeric/a.py", "import math\nimport scipy.linalg\nfrom numpy.typing import NDArray"),
-        ("numeric/a.py", "from . import b\nfrom .b import c\nfrom ..errors import DataError"),
-        ("storage/a.py", "from dask_nrbfn import sources\nimport zarr"),
-        ("engine/a.py", "import dask\nfrom distributed import Client"),
-        ("neighbors/approximate.py", "from pynndescent import NNDescent"),
-    ],
-)
-def test_architecture__lets_pass(fake_package, name, source):
-    assert violations(fake_package(name, source)) == []

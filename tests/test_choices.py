@@ -1,7 +1,8 @@
-"""A kernel, a loss, a penalty and a source of a basis: each is one file and one line."""
+"""A kernel, a loss, a penalty and a source of a basis: each is an object and a name."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,53 +14,59 @@ import dask_nrbfn
 from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.params import FitParams
 
-FILES = {
-    "numeric/inverse_multiquadric.py": """
-import numpy as np
-from dask_nrbfn.numeric.kernels import Kernel
-KERNEL = Kernel(
+# A parameter, the module and the table of its choices, a name, and the object of this name.
+ADDED = [
+    (
+        "kernel",
+        "numeric/kernels.py",
+        "KERNELS",
+        "inverse-multiquadric",
+        """
+INVERSE_MULTIQUADRIC = Kernel(
     rate=0.0,
     slope=lambda t: -0.5 * (1 + t**2) ** -1.5,
     log_factor=lambda t: -np.log(np.hypot(1, t)),
 )
 """,
-    "numeric/cubed_hinge.py": """
-import numpy as np
-from scipy.special import expit
-from dask_nrbfn.numeric.losses import Loss
-LOSS = Loss(
+    ),
+    (
+        "loss",
+        "numeric/losses.py",
+        "LOSSES",
+        "cubed-hinge",
+        """
+CUBED_HINGE = Loss(
     value=lambda m: np.maximum(1 - m, 0) ** 3,
     slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
     curvature=6.0,
-    probability=expit,
+    probability=LOGISTIC.probability,
 )
 """,
-    "numeric/first_weights.py": """
-import numpy as np
-from dask_nrbfn.numeric.penalties import Penalty
-PENALTY = Penalty(diagonal=lambda features, shares: 1.0 / np.arange(1, len(features.basis) + 1))
+    ),
+    (
+        "penalty",
+        "numeric/penalties.py",
+        "PENALTIES",
+        "first-weights",
+        """
+FIRST_WEIGHTS = Penalty(diagonal=lambda features, _: 1.0 / np.arange(1, len(features.basis) + 1))
 """,
-    "stages/first_rows.py": """
-import numpy as np
+    ),
+    (
+        "basis",
+        "stages/basis.py",
+        "BASES",
+        "first-rows",
+        """
 from dask_nrbfn.stages.bases import BasisSource, Chosen
-def choose(run, dataset, size, rule):
-    return Chosen(dataset.take(np.arange(size)), np.arange(size))
-SOURCE = BasisSource(choose=choose, described=lambda params, capped, filled: "the first of all")
+FIRST_ROWS = BasisSource(
+    choose=lambda run, dataset, size, rule: Chosen(dataset.take(np.arange(size)), np.arange(size)),
+    described=lambda params, capped, filled: "the first of all",
+)
 """,
-}
-# The table that a line is added to, and the line.
-LINES = {
-    "KERNELS": '"inverse_multiquadric": "numeric.inverse_multiquadric:KERNEL",',
-    "LOSSES": '"cubed-hinge": "numeric.cubed_hinge:LOSS",',
-    "PENALTIES": '"first_weights": "numeric.first_weights:PENALTY",',
-    "BASES": '"first-rows": "stages.first_rows:SOURCE",',
-}
-CHOSEN = {
-    "kernel": "inverse_multiquadric",
-    "loss": "cubed-hinge",
-    "penalty": "first_weights",
-    "basis": "first-rows",
-}
+    ),
+]
+CHOSEN = {parameter: name for parameter, _, _, name, _ in ADDED}
 SCRIPT = """
 import json, sys
 from dask_nrbfn import NRBFNClassifier
@@ -79,14 +86,13 @@ def extended(tmp_path_factory):
     own = Path(dask_nrbfn.__file__).parent
     package = place / own.name
     shutil.copytree(own, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in FILES.items():
-        assert not (package / name).exists()
-        (package / name).write_text(text)
     choices = (package / "choices.py").read_text()
-    for table, line in LINES.items():
-        begin = f"{table} = Choices(\n    {{\n"
-        assert begin in choices
-        choices = choices.replace(begin, f"{begin}        {line}\n")
+    for _, module, table, name, text in ADDED:
+        with (package / module).open("a") as file:
+            file.write(text)
+        begin = rf'({table} = Choices\(\s*"[\w.]+")'
+        choices, n_changed = re.subn(begin, rf'\1, "{name}"', choices)
+        assert n_changed == 1
     (package / "choices.py").write_text(choices)
     return place
 
@@ -106,16 +112,13 @@ def run_python(place, *arguments):
 
 
 @pytest.mark.slow
-def test_choices__one_more_is_one_file_and_one_line(extended):
+def test_choices__one_more_is_an_object_and_a_name(extended):
+    shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
+    assert all(value in shown for value in CHOSEN.values())
     (extended / "fits.py").write_text(SCRIPT)
     scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]
     assert len(scores) == len(CHOSEN)
     assert min(scores) > 0.6
-
-
-def test_choices__one_more_is_an_option_of_the_command(extended):
-    shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
-    assert all(value in shown for value in CHOSEN.values())
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ def refused_places(directory):
         "model.zarr/new/page.html": inside,
         "model.zarr/basis/page.html": inside,
         "link/page.html": inside,
-        "model.zarr": (ExistsError, "model.zarr is a directory"),
-        "link": (ExistsError, "link is a directory"),
+        "model.zarr": (ExistsError, "model.zarr exists, but is not a file"),
+        "link": (ExistsError, "link exists, but is not a file"),
         "old.txt/page.html": (StorageError, r"page.html cannot be written \("),
         "old.txt/new/page.html": (StorageError, r"page.html cannot be written \("),
         "/sys/page.html": (StorageError, r"/sys/page.html cannot be written \("),
@@ -44,7 +44,7 @@ def test_check_output_file__refused_places(tmp_path):
 
 def test_check_output_file__here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExistsError, match=r"^\. is a directory\. Give the name of a file"):
+    with pytest.raises(ExistsError, match=r"^\. exists, but is not a file\. Give the name of a"):
         check_output_file(".", overwrite=True)
     assert check_output_file("page.html", overwrite=False) == tmp_path.resolve() / "page.html"
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,6 @@ BAD = [
     (WORD, None, f"p is None. {CHOICES}"),
     (WORD, np.ones((9, 9)), f"p is a ndarray. {CHOICES}"),
     (LIST, (), "p is (). Give a few values, each a number of at least -1."),
-    (LIST, 1.0, "p is 1.0. Give a few values, each a number of at least -1."),
     (LIST, (0, -2), "p is -2. Give a few values, each a number of at least -1."),
     (LIST, None, "p is None. Give a few values, each a number of at least -1."),
 ]
@@ -81,8 +80,8 @@ def test_resolve_auto__scales_features_of_several_kinds(given, mixed, scale):
     assert FitParams(scale=given).resolve_auto(numbers=False, mixed=mixed).scale == scale
 
 
-def test_params__what_a_user_enters_is_checked_and_a_list_becomes_a_tuple():
-    assert TuneParams(alphas=[0.1]).alphas == (0.1,)
+def test_params__what_a_user_enters_is_checked_and_several_are_a_tuple():
+    assert TuneParams(alphas=[0.1]).alphas == TuneParams(alphas=0.1).alphas == (0.1,)
     for bad in ({"n_neighbors": True}, {"alpha": 2}, {"kernel": "x"}):
         with pytest.raises(ParameterError):
             FitParams(**bad)

@@ -1,19 +1,16 @@
 """Any process may die at any moment; started again, a fit ends with the same bits."""
 
-import itertools
 import os
 import random
-import re
 import subprocess
 import sys
 import time
+from functools import cache
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from dask_nrbfn.engine.threads import worker_environment
-from dask_nrbfn.storage.layout import parts_in
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, Processes, alive, kill_tree, wait_until
 from tests.tables import spirals, write_table
@@ -22,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 # Options of the fits that are disturbed, in turn.
 FITS = (
-    ("--set", "neighbors=exact"),
-    ("--set", "neighbors=exact", "--set", "n_partitions=6"),
+    ("--neighbors", "exact"),
+    ("--neighbors", "exact", "--n-partitions", "6"),
 )
 
 N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
@@ -55,7 +52,7 @@ class Job:
         self.cluster, self.run, self.log = cluster, run, run.with_suffix(".log")
         self._command = [
             *(sys.executable, "-m", "dask_nrbfn", "fit", str(table), str(run)),
-            *("--basis-size", str(basis_size), "--set", f"n_parts={n_parts}", *options),
+            *("--basis-size", str(basis_size), "--n-parts", str(n_parts), *options),
             *("--scheduler", cluster.address),
         ]
         self._process = None
@@ -99,27 +96,18 @@ class Job:
 @pytest.fixture(scope="module")
 def undisturbed(cluster, table, tmp_path_factory):
     """Give a function that returns bits and seconds of an undisturbed fit that has begun."""
-    done = {}
 
-    def fit(options, **size):
-        key = (options, *size.values())
-        if key not in done:
-            cluster.revive()
-            run = tmp_path_factory.mktemp("undisturbed") / "run"
-            job = Job(cluster, table, run, options, **size)
-            job.start()
-            job.wait_until(job.run.exists)
-            start = time.monotonic()
-            assert job.finish() == 1
-            done[key] = job.bits(), time.monotonic() - start
-        return done[key]
+    @cache
+    def fit(options):
+        cluster.revive()
+        job = Job(cluster, table, tmp_path_factory.mktemp("undisturbed") / "run", options)
+        job.start()
+        job.wait_until(job.run.exists)
+        start = time.monotonic()
+        assert job.finish() == 1
+        return job.bits(), time.monotonic() - start
 
     return fit
-
-
-def assert_same_bits(job, expected):
-    for name, values in job.bits().items():
-        np.testing.assert_array_equal(values, expected[name], strict=True)
 
 
 @pytest.mark.parametrize("seed", range(N_SEEDS))
@@ -139,89 +127,15 @@ def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, seed)
     else:
         cluster.kill(victim)
     job.finish()
-    assert_same_bits(job, expected)
+    for name, values in job.bits().items():
+        np.testing.assert_array_equal(values, expected[name], strict=True)
     assert "Traceback" not in job.log.read_text()
 
 
-# Large enough that each stage lasts long enough to be killed in its middle.
-LARGE = {"basis_size": 1200, "n_parts": 40}
-
-
-@pytest.mark.parametrize("stage", ["neighbors", "moments"])
-def test_fit__bytes_of_finished_parts_flip(cluster, table, undisturbed, tmp_path, stage):
-    options = ("--set", "neighbors=exact")
-    expected, _ = undisturbed(options, **LARGE)
-    rng = random.Random(0)
-    job = Job(cluster, table, tmp_path / "run", options, **LARGE)
-    cluster.revive()
-    job.start()
-    parts = job.run / stage / "parts"
-    job.wait_until(lambda: len(parts_written(parts)) > 5)
-    job.kill()
-    wait_until(lambda: is_idle(cluster))
-    files = rng.sample(files_of_finished_parts(job.run, stage), 2)
-    flipped = [flip_byte(rng, path) for path in files]
-    job.log.unlink()
-    job.start()
-    assert job.finish() == 1
-    assert_same_bits(job, expected)
-    assert re.search(r"damaged|checksum|cannot be read", job.log.read_text()), flipped
-    assert re.search(r"(done|computed) again", job.log.read_text()), flipped
-
-
-def is_idle(cluster):
-    """Return whether no task of a job that is gone still runs, which may use what is damaged."""
-    with Client(cluster.address, set_as_default=False) as client:
-        return not any(client.run(n_executing).values())
-
-
-def n_executing(dask_worker):
-    return len(dask_worker.state.executing)
-
-
-def parts_written(parts):
-    """Return the parts that are there, alone or in a sum."""
-    names = (path.parent.name for path in parts.glob("*/zarr.json"))
-    return {part for name in names for part in parts_in(name)}
-
-
-def files_of_finished_parts(run, stage):
-    parts = run / stage / "parts"
-    records = parts.glob("*/zarr.json")
-    finished = [path.parent.name for path in records if '"record"' in path.read_text()]
-    assert finished, f"{stage} was not killed in its middle"
-    # Nor a part that a finished sum contains: it is deleted.
-    finished = [name for name in finished if not is_contained(name, finished)]
-    directories = [parts / index for index in finished]
-    if stage == "neighbors":
-        # Parts of fewer rows than a chunk is wide are one chunk each.
-        names = itertools.product(finished, ("indices", "distances"))
-        directories += [run / stage / name / "c" / index for index, name in names]
-    files = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
-    # Nobody reads the metadata of the group of one attempt, parts/3/0f3a.../zarr.json.
-    return sorted(path for path in files if path.name != "zarr.json" or path.parents[2] != parts)
-
-
-def is_contained(name, others):
-    """Return whether a part, or a sum of parts, is in the sum of more."""
-    own = {*parts_in(name)}
-    return any(own < {*parts_in(other)} for other in others)
-
-
-def flip_byte(rng, path):
-    content = bytearray(path.read_bytes())
-    # Without the key "configuration" zarr takes its defaults, which are what was written, and the
-    # format of a group it does not look at: what is read is as it was.
-    ignored = re.finditer(rb'configuration|"zarr_format": 3', content)
-    spans = [match.span() for match in ignored]
-    position = rng.choice([i for i in range(len(content)) if not any(a <= i < b for a, b in spans)])
-    content[position] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-    return f"bit of byte {position} of {path}"
-
-
 def test_fit__ends_with_its_scheduler_and_goes_on_when_started_again(cluster, table, tmp_path):
-    job = Job(cluster, table, tmp_path / "run", ("--set", "neighbors=exact"), **LARGE)
+    # Large enough that the job does not end before its scheduler.
+    large = {"basis_size": 1200, "n_parts": 40}
+    job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **large)
     cluster.revive()
     job.start()
     job.wait_until((job.run / "neighbors" / "parts").exists)

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from glob import glob
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
 from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import EXIT_MENDABLE, Commands, logged_warnings, spelling
 from dask_nrbfn.cli.job import EXITS_STOPPED, Job
-from dask_nrbfn.cli.options import storage_options
-from dask_nrbfn.engine.logs import leave_out_echoes
+from dask_nrbfn.engine.watch import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
 # To add a command: write a `Command` in a module of this package, and list it here. If an error
@@ -48,25 +47,15 @@ COMMANDS = (
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
-@click.option(
-    "--storage-option",
-    "storage_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=storage_options,
-    help="Option of the file system of URLs; may be repeated. Dots lead into tables, as in "
-    "client_kwargs.endpoint_url=http://host:9000. VALUE may be JSON. Secrets are safer in "
-    "environment variables.",
-)
 @click.version_option(package_name="dask-nrbfn")
 @click.pass_obj
-def commands(job: Job, quiet: bool, storage_options: dict[str, Any]) -> None:
+def commands(job: Job, quiet: bool) -> None:
     """Train and use normalized RBF networks on tables larger than memory.
 
     Exit codes: 0 success; 2 an error that you can correct, with a remedy; 130 stopped by Ctrl-C,
     143 by SIGTERM; 1 any other error.
     """
-    job.bar, job.storage_options = not quiet, storage_options
+    job.bar = not quiet
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(partial(_spelled, spelling(click.get_current_context())))
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])

@@ -34,19 +34,9 @@ def ingest(job: Job, source: Any, dataset: Any = None, **options: Any) -> None:
         raise click.UsageError("Missing argument 'DATASET'.")
     source, dataset = (None, source) if dataset is None else (source, dataset)
     job.begin(dataset)
-    written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
+    written = ingest_file(source, dataset, **options)
     job.n_rows = written.n_rows
     job.show(describe_dataset(written))
-
-
-def _without_foreign_options(source: Any, dataset: Any) -> Any:
-    """Return the source without options of the file system of another protocol."""
-    from dask_nrbfn.storage.location import RemoteLocation
-
-    urls = [place.url for place in (source, dataset) if isinstance(place, RemoteLocation)]
-    if len({url.partition("://")[0] for url in urls}) == 2:
-        return source.url
-    return source
 
 
 @command(["path"], given("verify"))

@@ -18,30 +18,7 @@ logger = logging.getLogger(__name__)
 EXIT_MENDABLE = 2
 
 
-class Settings(click.Option):
-    """An option whose values are ``NAME=VALUE``, for several parameters."""
-
-    names: tuple[str, ...] = ()
-
-
-class Command(click.Command):
-    """A command whose options cannot be given twice if they take one value.
-
-    click would use the last value.
-    """
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and return those that are left."""
-        _, _, given = self.make_parser(ctx).parse_args([*args])
-        for param in given:
-            once = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
-            if once and (times := given.count(param)) > 1:
-                problem = f"{param.opts[0]} is given {times} times. Give one value."
-                raise click.UsageError(problem, ctx)
-        return super().parse_args(ctx, args)
-
-
-class Commands(Command, click.Group):
+class Commands(click.Group):
     """Prints an error and its remedy, exits with 2, and logs a summary of long work."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -111,6 +88,4 @@ def _written(command: click.Command | None, name: str) -> str | None:
     for param in command.params if command is not None else ():
         if param.name == name:
             return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-        if isinstance(param, Settings) and name in param.names:
-            return f"{param.opts[0]} {name}"
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dask_nrbfn.cli.show import show
+from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.report.formats import readable_bytes
 
@@ -25,7 +26,7 @@ class Job:
     """The job of a command, which gets it as its first argument.
 
     bar: draw progress bars on a terminal.
-    storage_options: options of the file system of URLs. engine_options: those of `EngineOptions`.
+    options: where tasks run.
     as_json: whether figures are printed as one JSON object.
     command, what: name and main argument of the command; `what` is empty for a short command.
     keeps: whether the same command continues one that was stopped.
@@ -36,8 +37,7 @@ class Job:
     stop_code: ClassVar[int] = EXITS_STOPPED[0]
 
     bar: bool = False
-    storage_options: dict[str, Any] = field(default_factory=dict)
-    engine_options: dict[str, Any] = field(default_factory=dict)
+    options: EngineOptions = field(default_factory=EngineOptions)
     as_json: bool = False
     command: str = ""
     what: str = ""
@@ -57,10 +57,10 @@ class Job:
     @contextmanager
     def engine(self) -> "Iterator[Engine]":
         """Yield the engine that the command selects."""
-        from dask_nrbfn.engine import EngineOptions, connect
+        from dask_nrbfn.engine import connect
         from dask_nrbfn.engine.threads import threads_of_workers
 
-        options = EngineOptions(**self.engine_options, bar=self.bar)
+        options = self.options
         if options.run_here and options.threads is None:
             # A worker has these threads too, even if a batch system sets OMP_NUM_THREADS to 1. With
             # the same number of threads, results have the same bits.

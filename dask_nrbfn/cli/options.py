@@ -1,30 +1,22 @@
 """The options of all commands: each is defined once, here or in `dask_nrbfn.params`."""
 
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from inspect import cleandoc
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from dask_nrbfn.cli.group import Command, Settings
 from dask_nrbfn.cli.job import Job
+from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, Option, Params, TuneParams
-
-if TYPE_CHECKING:
-    from dask_nrbfn.storage.dataset import Dataset
-
-
-_EFFORTS = "|".join(TuneParams.options()["effort"].choices)
+from dask_nrbfn.params import FitParams, Params, TuneParams
 
 # Types of values that are not texts, by their placeholder.
 _TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
 _TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
 
-# Everything but the parameters of a fit or a tuning: usage and help. Options without a value are
+# Everything but `Params`: usage and help. Options without a value are
 # flags. The functions that get the values have the defaults.
 _OPTIONS: dict[str, str] = {
     # Where the parts of the rows are.
@@ -77,17 +69,9 @@ _OPTIONS: dict[str, str] = {
     "copy": "Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of "
     "every chunk]",
     "overwrite": "Replace an existing output once the new one is complete.",
-    # Where the work runs.
-    "scheduler ADDRESS": "A running dask scheduler.",
-    "scheduler_file FILE": "The file that a dask scheduler wrote.",
-    "workers INTEGER": "Number of local worker processes; 0: run in this process.  [default: 0]",
-    "threads INTEGER": "Threads of each process.  [default: the cores divided by the workers]",
-    "device cpu|gpu": "Where blocks of rows are computed; gpu needs CuPy. A run can continue on "
-    "the other device.  [default: cpu]",
-    "memory BYTES": "Memory limit of each process, such as 4GiB.  [default: that of the machine, "
-    "divided by the workers]",
     # Plans.
-    f"tune {_EFFORTS}": "Plan a tuning of this --effort instead of a fit.",
+    f"tune {'|'.join(TuneParams.options()['effort'].choices)}": "Plan a tuning of this "
+    "--effort instead of a fit.",
     "n_rows N": "Number of rows to plan for.  [default: the rows of DATASET]",
     "rates FILE": "JSON with the rates of a worker, as plan --json prints them.  [default: "
     "measured]",
@@ -118,18 +102,12 @@ _OPTIONS: dict[str, str] = {
     "finite. Exits with 2 if there are problems.",
 }
 
-ENGINE = ("scheduler", "scheduler_file", "workers", "threads", "memory")
-"""The options of `EngineOptions`, without the device."""
-
-WITH_DEVICE = (*ENGINE, "device")
-"""The options of commands that can use a GPU."""
-
 READING = ("y", "target", "weights", "unlabelled", "sql")
 """How the rows that a model is used on are read, where the training rows do not say."""
 
-_PLACES = {"source", "dataset", "run", "rows", "out", "other", "path", "schema", "evaluate"}
-_PLACES |= {"validation", "output"}
-"""Arguments and options that name stored data, to which storage options apply."""
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def given(*names: str) -> list[click.Option]:
@@ -145,77 +123,44 @@ def given(*names: str) -> list[click.Option]:
 
 
 def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.Option]:
-    """Return the options of parameters; rare ones are values of --set.
-
-    leave_out: parameters of a fit that the command does not have.
-    """
-    named = {
-        name: each
-        for kind in kinds
-        for name, each in kind.options().items()
-        if kind is not FitParams or name not in leave_out
-    }
-    rare = {name: each for name, each in named.items() if each.rare}
-    options = [
+    """Return the options of parameters; the help shows no more than the names of rare ones."""
+    return [
         click.Option(
             [_dashed(name)],
             type=each.parse,
             metavar=each.placeholder,
             help=f"{each.help}  [default: {each.default_text}]",
+            hidden=each.rare,
         )
-        for name, each in named.items()
-        if name not in rare
+        for kind in kinds
+        for name, each in kind.options().items()
+        if name not in leave_out
     ]
-    setting = Settings(
-        ["--set", "settings"],
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=partial(_settings, rare),
-        help=f"Set another parameter: {', '.join(rare)}. May be repeated; the guide and "
-        "help(FitParams) in Python describe them.",
-    )
-    setting.names = tuple(rare)
-    return [*options, setting]
 
 
-def _dashed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+WITH_DEVICE = params(EngineOptions)
+"""The options of commands that can use a GPU."""
 
-
-def _settings(
-    options: Mapping[str, Option], ctx: click.Context, param: click.Parameter, texts: Iterable[str]
-) -> dict[str, Any]:
-    """Return the values of texts such as ``overlap=3`` by name."""
-    values: dict[str, Any] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        name = name.replace("-", "_")
-        if name not in options or not separator:
-            known = ", ".join(options)
-            raise click.BadParameter(f"{text!r}. Give NAME=VALUE, NAME one of {known}.", ctx, param)
-        if name in values:
-            raise click.BadParameter(f"{name} is given twice. Give one value.", ctx, param)
-        values[name] = options[name].parse(value)
-    return values
+ENGINE = params(EngineOptions, leave_out=("device",))
+"""The options of other commands that run tasks."""
 
 
 def command(
     arguments: Sequence[str], *options: Sequence[click.Option]
-) -> Callable[[Callable[..., None]], Command]:
+) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command of a function; its docstring is the help.
 
     arguments: their names; with ? at the end they may be missing, with * they may be several. The
     function gets the job, and those arguments and options that are given; every flag is.
     """
 
-    def decorate(function: Callable[..., None]) -> Command:
+    def decorate(function: Callable[..., None]) -> click.Command:
         @click.pass_obj
         def run(job: Job, /, **values: Any) -> None:
-            values |= values.pop("settings", {})
             values = {name: value for name, value in values.items() if value not in (None, ())}
             job.command, job.as_json = function.__name__, values.pop("as_json")
-            job.engine_options = take(values, WITH_DEVICE)
-            function(job, **_located(values, job.storage_options))
+            job.options = EngineOptions(**take(values, EngineOptions.options()), bar=job.bar)
+            function(job, **values)
 
         taken = [
             click.Argument(
@@ -226,58 +171,16 @@ def command(
             for name in arguments
         ]
         json = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object.")
-        return Command(
+        rare = ", ".join(option.opts[0] for option in chain(*options) if option.hidden)
+        return click.Command(
             function.__name__,
             callback=run,
             params=[*taken, *chain(*options), json],
             help=cleandoc(function.__doc__ or ""),
+            epilog=f"Rarely needed, see the guide: {rare}." if rare else None,
         )
 
     return decorate
-
-
-def _located(values: dict[str, Any], storage_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with the storage options added to places."""
-    if not storage_options:
-        return values
-    from dask_nrbfn.storage.location import locate
-
-    places = {name: values[name] for name in _PLACES & values.keys()}
-    texts = chain.from_iterable((p,) if isinstance(p, str) else p for p in places.values())
-    if not any("://" in text for text in texts):
-        raise ParameterError(
-            "storage options are given without a URL.",
-            "Give a URL such as s3://bucket/name, or leave --storage-option out.",
-        )
-    return values | {
-        name: locate(place, storage_options)
-        if isinstance(place, str)
-        else tuple(locate(each, storage_options) for each in place)
-        for name, place in places.items()
-    }
-
-
-def storage_options(
-    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, Any]:
-    """Return texts such as ``a.b=1`` as nested dictionaries."""
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        *tables, key = name.split(".")
-        if not separator or not all((*tables, key)):
-            # The text may be a secret.
-            raise click.BadParameter("Give KEY=VALUE.", ctx, param)
-        table = options
-        for part in tables:
-            table = table.setdefault(part, {})
-            if not isinstance(table, dict):
-                raise click.BadParameter(f"{part} has a value and subkeys.", ctx, param)
-        try:
-            table[key] = json.loads(value)
-        except ValueError:
-            table[key] = value
-    return options
 
 
 def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -307,20 +210,3 @@ def fit_params(options: dict[str, Any]) -> FitParams:
     del values["basis"]
     options["basis"] = basis
     return given_basis(FitParams(**values), basis)
-
-
-def open_rows(dataset: Any, schema: Any = None) -> "Dataset":
-    """Open a dataset; `schema` replaces its schema."""
-    from dask_nrbfn.storage.dataset import Dataset
-
-    opened = Dataset.open(dataset)
-    if schema is not None:
-        from dask_nrbfn.commands.ingest import load_schema
-
-        if opened.schema is None:
-            raise ParameterError(
-                f"`schema` is {schema}, but {dataset} has no schema: it was made of arrays.",
-                "Leave `schema` out.",
-            )
-        opened = opened.encoded_by(load_schema(schema))
-    return opened

@@ -13,7 +13,6 @@ from dask_nrbfn.cli.options import (
     command,
     fit_params,
     given,
-    open_rows,
     params,
     take,
 )
@@ -35,13 +34,15 @@ def _begin(
     job: Job, dataset: str, run: str, options: dict[str, Any]
 ) -> "tuple[Dataset, FitParams]":
     """Return rows and parameters, which are taken out of the options."""
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin(run, keeps=True)
-    opened = open_rows(dataset, options.pop("schema", None))
+    opened = Dataset.open(dataset)
     job.n_rows = opened.n_rows
     return opened, fit_params(options)
 
 
-@command(["dataset", "run"], params(FitParams, FitLimits), given("schema", *WITH_DEVICE))
+@command(["dataset", "run"], params(FitParams, FitLimits), WITH_DEVICE)
 def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
     """Train on DATASET and keep every step in RUN.
 
@@ -57,8 +58,9 @@ def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
 
 @command(
     ["dataset", "run"],
-    params(TuneParams, FitParams, FitLimits, leave_out=TUNED),
-    given("schema", *ENGINE),
+    params(TuneParams),
+    params(FitParams, FitLimits, leave_out=TUNED),
+    ENGINE,
 )
 def tune(job: Job, dataset: str, run: str, validation: str | None = None, **options: Any) -> None:
     """Choose scale, basis, width, features and penalty from DATASET, and train RUN with them.
@@ -82,7 +84,8 @@ def tune(job: Job, dataset: str, run: str, validation: str | None = None, **opti
     ["dataset", "run"],
     [click.Option(["--components"], type=int, default=2, show_default=True, help="Coordinates.")],
     params(FitParams, FitLimits, leave_out=_NOT_OF_EMBEDDINGS),
-    given("output", "overwrite", *ENGINE),
+    given("output", "overwrite"),
+    ENGINE,
 )
 def embed(
     job: Job, dataset: str, run: str, *, output: str | None = None, overwrite: bool, **options: Any
@@ -119,39 +122,30 @@ def _show(job: Job, finished: "Run") -> None:
         click.echo("\n\n".join(filter(None, (run_table(finished), tuning_table(finished)))))
 
 
-@command(["run"], given("out", "overwrite", "evaluate", *ENGINE))
+@command(["run"], given("out", "overwrite", "evaluate"), ENGINE)
 def report(
     job: Job, run: str, *, out: str | None = None, overwrite: bool, evaluate: str | None = None
 ) -> None:
-    """Write one HTML page about RUN; the page needs no network and can be printed.
-
-    With --json, print the figures, warnings and tables of the page instead.
-    """
+    """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report.console import report_figures
+    from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
     out = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
-    if not job.as_json:
-        check_output_file(out, overwrite=overwrite)
+    check_output_file(out, overwrite=overwrite)
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             with job.engine() as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
-    if job.as_json:
-        job.show(report_figures(opened, evaluation))
-        return
-    from dask_nrbfn.report.page import write_report
-
     write_report(opened, out, evaluation=evaluation, overwrite=overwrite)
-    click.echo(out)
+    job.show({"page": out})
 
 
-@command(["dataset"], params(FitParams), given("tune", "n_rows", "rates", *ENGINE))
+@command(["dataset"], params(FitParams), given("tune", "n_rows", "rates"), ENGINE)
 def plan(
     job: Job,
     dataset: str,
@@ -168,13 +162,13 @@ def plan(
     Exits with 2 if the fit needs more memory than a worker has.
     """
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
-    from dask_nrbfn.engine import EngineOptions
     from dask_nrbfn.report.console import plan_table
+    from dask_nrbfn.storage.dataset import Dataset
 
     planned = plan_on_options(
-        open_rows(dataset),
+        Dataset.open(dataset),
         fit_params(options),
-        EngineOptions(**job.engine_options),
+        job.options,
         tuning=None if tune is None else TuneParams(effort=tune),
         rates=None if rates is None else Path(rates),
         n_rows=n_rows,

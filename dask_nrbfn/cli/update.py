@@ -33,7 +33,7 @@ def _judging(run: Any, options: dict[str, Any]) -> "Iterator[Judge | None]":
         yield Judge(opened.dataset, judging["max_error_rate"])
 
 
-@command(["run", "rows"], given("forget", "max_new_error", *_JUDGING, *READING, *ENGINE))
+@command(["run", "rows"], given("forget", "max_new_error", *_JUDGING, *READING), ENGINE)
 def update(job: Job, run: str, rows: str, **options: Any) -> None:
     """Add the rows of ROWS to RUN at its basis and width, without reading older rows.
 
@@ -58,7 +58,7 @@ def update(job: Job, run: str, rows: str, **options: Any) -> None:
     job.show({**_figures(record), "ignored_columns": list(opened.ignored)})
 
 
-@command(["run", "other"], given(*_JUDGING, *ENGINE))
+@command(["run", "other"], given(*_JUDGING), ENGINE)
 def merge(job: Job, run: str, other: str, **options: Any) -> None:
     """Add all rows of OTHER, which began as a copy of RUN, to RUN; OTHER is not changed."""
     from dask_nrbfn.commands.update import merge_runs
@@ -70,7 +70,7 @@ def merge(job: Job, run: str, other: str, **options: Any) -> None:
     job.show(_figures(record))
 
 
-@command(["run", "rows*"], given(*_JUDGING), params(FitLimits), given(*READING, *ENGINE))
+@command(["run", "rows*"], given(*_JUDGING), params(FitLimits), given(*READING), ENGINE)
 def refresh(job: Job, run: str, rows: tuple[str, ...] = (), **options: Any) -> None:
     """Fit RUN again with a new basis on all ROWS, and replace RUN with the new run.
 

@@ -19,7 +19,8 @@ _SCENE = ("variable", "feature_dim")
 
 @command(
     ["run", "rows", "out?"],
-    given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE, *WITH_DEVICE),
+    given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE),
+    WITH_DEVICE,
 )
 def predict(
     job: Job, run: str, rows: str, out: str | None = None, to: str | None = None, **options: Any
@@ -127,7 +128,7 @@ def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) 
     return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
-@command(["run", "rows"], given("no_clip", *READING, *WITH_DEVICE))
+@command(["run", "rows"], given("no_clip", *READING), WITH_DEVICE)
 def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 

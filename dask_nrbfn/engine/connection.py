@@ -9,16 +9,16 @@ import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
-from dask.utils import parse_bytes, parse_timedelta
+from dask.utils import parse_timedelta
 from distributed import CancelledError, Client, LocalCluster
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
+from dask_nrbfn.engine.options import EngineOptions, parse_memory
 from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine, scheduler_lost
 from dask_nrbfn.engine.threads import (
     available_threads,
@@ -26,80 +26,14 @@ from dask_nrbfn.engine.threads import (
     threads_of_workers,
     worker_environment,
 )
-from dask_nrbfn.errors import ClusterError, ParameterError
-from dask_nrbfn.numeric.device import Device, open_gpu
+from dask_nrbfn.errors import ClusterError
+from dask_nrbfn.numeric.device import open_gpu
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.params import Option
 from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
 
 _GUARD = 'Put the work of the script below `if __name__ == "__main__":`.'
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """Where tasks run. None of this changes a result, except for rounding on a GPU.
-
-    Parameters
-    ----------
-    scheduler : str or None
-        Address of a running scheduler.
-    scheduler_file : str or None
-        File that a running scheduler wrote.
-    workers : int or None
-        Worker processes of a local cluster. Without it and the two above, or with 0, the tasks run
-        in this process.
-    threads : int or None
-        BLAS, OpenMP and numba threads of each process; default: the cores divided by the workers.
-    memory : str or None
-        Memory limit of each process, such as "4GiB"; default: the machine's divided by the workers.
-    device : {"cpu", "gpu"}
-        Where tasks compute their blocks of rows. "gpu" needs CuPy and a GPU in every process.
-    bar : bool
-        Draw progress bars if standard error is a terminal.
-
-    Raises
-    ------
-    ParameterError
-        If options contradict each other or cannot be read.
-    """
-
-    scheduler: str | None = None
-    scheduler_file: str | None = None
-    workers: int | None = None
-    threads: int | None = None
-    memory: str | None = None
-    device: Device = "cpu"
-    bar: bool = False
-
-    def __post_init__(self) -> None:
-        Option("cpu", str, "", choices=("cpu", "gpu")).check("device", self.device)
-        if self.device == "gpu" and (self.workers or 0) > 1:
-            raise ParameterError(
-                f"`workers` is {self.workers}, but one process uses the GPU.",
-                "Leave `workers` out, or start LocalCUDACluster of dask-cuda, which has a worker "
-                "for every GPU, and give its `scheduler`.",
-            )
-        if self.scheduler and self.scheduler_file:
-            raise ParameterError("`scheduler` and `scheduler_file` are both given.", "Give one.")
-        local = {name: getattr(self, name) for name in ("workers", "threads", "memory")}
-        given = [f"`{name}`" for name, value in local.items() if value is not None]
-        if given and (self.scheduler or self.scheduler_file):
-            raise ParameterError(
-                f"{' and '.join(given)} given with a running scheduler.",
-                "Leave them out: they configure work on this machine only.",
-            )
-        for name, least in (("workers", 0), ("threads", 1)):
-            if (value := local[name]) is not None:
-                Option(None, int, "", least=least).check(name, value)
-        if self.memory is not None:
-            _parse_memory(self.memory)
-
-    @property
-    def run_here(self) -> bool:
-        """Whether the tasks run in this process, because no option selects a cluster."""
-        return not (self.scheduler or self.scheduler_file or self.workers)
 
 
 @contextmanager
@@ -358,15 +292,5 @@ def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
 
 def _memory_bytes(options: EngineOptions) -> int:
     if options.memory is not None:
-        return _parse_memory(options.memory)
+        return parse_memory(options.memory)
     return int(memory_limit() // max(1, options.workers or 1))
-
-
-def _parse_memory(text: str) -> int:
-    try:
-        n_bytes = parse_bytes(text)
-    except ValueError as error:
-        raise ParameterError(f"`memory` is {text!r}.", "Give bytes with a unit: 4GiB.") from error
-    if n_bytes < 2**28:
-        raise ParameterError(f"`memory` is {text!r}.", "A worker needs at least 256MiB to start.")
-    return int(n_bytes)

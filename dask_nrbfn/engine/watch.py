@@ -1,6 +1,7 @@
-"""The progress of tasks: a bar on a terminal, lines in the log."""
+"""The progress of tasks, as a bar or lines in the log, and a log without repeated errors."""
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -41,3 +42,15 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
     finally:
         ended.set()
         thread.join()
+
+
+def leave_out_echoes() -> None:
+    """Keep errors of further zarr requests out of the log: zarr raises that of the first one."""
+    logging.getLogger("asyncio").addFilter(_is_no_echo)
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    task = message.partition(" exception=")[0]
+    of_zarr = f"{os.sep}zarr{os.sep}" in task
+    return not (of_zarr and message.startswith("Task exception was never retrieved"))

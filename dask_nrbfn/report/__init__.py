@@ -1,1 +1,1 @@
-"""Reports of plans and finished runs: text, JSON and an HTML page, made of the same facts."""
+"""Reports of plans and finished runs: text and an HTML page, made of the same facts."""

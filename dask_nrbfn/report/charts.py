@@ -125,13 +125,9 @@ class Charts:
             if not run.has("model/sample/targets"):
                 return
             targets = run.read("model/sample/targets")
-            if names:
-                drawn = axes.scatter(x, others[0], s=9, c=targets[:, 0])
-                axes.figure.colorbar(drawn, label=names[0])
-                return
+            shown = targets[:, 0] if names else np.where(targets < 0, np.nan, targets)
+            drawn = axes.scatter(x, others[0], s=9, c=shown)
+            bar = axes.figure.colorbar(drawn, label=names[0] if names else "class")
             labels = label_texts(run.read("model/sample/classes").tolist())
-            for place, label in enumerate(labels if len(labels) <= _MOST_NAMED else ()):
-                own = targets == place
-                # matplotlib leaves names that begin with _ out of a legend.
-                axes.scatter(x[own], others[0][own], s=9, label=f" {shorten(label, _LINE_LETTERS)}")
-                axes.legend()
+            if 0 < len(labels) <= _MOST_NAMED:
+                bar.set_ticks(range(len(labels)), labels=[shorten(each, 16) for each in labels])

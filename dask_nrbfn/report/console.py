@@ -3,11 +3,10 @@
 import textwrap
 from typing import Any
 
-from dask_nrbfn.commands.describe import describe_run, describe_tuning
-from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
+from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.commands.plan import Plan
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.facts import confused, confusion_tables, details, summary, tuning_tables
+from dask_nrbfn.report.facts import confused, confusion_tables, summary, tuning_tables
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Table, label_texts, line, readable_bytes
 from dask_nrbfn.storage.run import Run
@@ -35,21 +34,6 @@ def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the confusions and of the figures of each class."""
     labels = label_texts(evaluation.classes)
     return _text(*confusion_tables("Evaluated rows", labels, evaluation.confusion))
-
-
-def report_figures(
-    run: Run, evaluation: Evaluation | NumberEvaluation | None = None
-) -> dict[str, Any]:
-    """Return all figures, warnings and tables of a report, as values that `json.dumps` accepts."""
-    finished = FinishedRun.of(run, evaluation)
-    sections = [*summary(finished), *details(finished)]
-    return {
-        **describe_run(run),
-        **({} if run.tuning is None else describe_tuning(run)),
-        "evaluation": None if evaluation is None else evaluation.figures(),
-        "warnings": [each._asdict() for section in sections for each in section.concerns],
-        "tables": {table.title: table.rows for section in sections for table in section.tables},
-    }
 
 
 def plan_table(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 """Everything a report says about a finished run, in sections: what decides stands first.
 
-The text of `fit` and `tune`, the page of `report` and its JSON are made of these sections. Figures
-have the names that `inspect` and `--json` use.
+The text of `fit` and `tune` and the page of `report` are made of these sections. Figures have the
+names that `inspect` and `--json` use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,7 @@ from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.held_out import class_figures
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of, with_neighbors
@@ -97,6 +95,10 @@ def summary(finished: FinishedRun) -> list[Section]:
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
     schema = finished.attributes["schema"]
+    costs = [
+        {"stage": stage, **{name: record[name] for name in _COST[:3]}}
+        for stage, record in finished.stages.items()
+    ]
     found: dict[str, Sequence[Table]] = {
         "Classes": [table for each in confused(finished).values() for table in each[1:]],
         "Probabilities": [],
@@ -104,10 +106,9 @@ def details(finished: FinishedRun) -> list[Section]:
         "Tuning": tuning_tables(finished),
         "Confidence of the rows": confidence_tables(finished),
         "Coordinates of the rows": [],
-        "Weights of the features": feature_tables(finished),
         "Cells": cell_tables(finished),
         "Columns": [] if schema is None else [schema_table(schema)],
-        "Stages": [stage_table(finished)],
+        "Stages": [Table("Time, and measured and predicted peak memory of a worker", costs)],
     }
     return [Section(title, tables=each) for title, each in found.items()]
 
@@ -253,16 +254,6 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
     return [_of_columns("The least confident rows. Look for wrong labels among them", columns)]
 
 
-def feature_tables(finished: FinishedRun) -> list[Table]:
-    """Return the largest learned weights of columns."""
-    if finished.params.scale != LEARNED:
-        return []
-    metric = finished.stages["metric"]
-    rows = [{"column": name, "weight": weight} for name, weight in metric["heaviest"].items()]
-    unused = plural(len(metric["unused"]), "column")
-    return [Table(f"The largest weights in squared distances; {unused} without effect", rows)]
-
-
 def cell_tables(finished: FinishedRun) -> list[Table]:
     """Return the cells of the fit with the largest errors."""
     if not finished.cells:
@@ -278,22 +269,13 @@ def cell_tables(finished: FinishedRun) -> list[Table]:
     return [Table(title, rows[:_MOST_CELLS])]
 
 
-def stage_table(finished: FinishedRun) -> Table:
-    """Return the time and the memory of every stage."""
-    rows = [
-        {"stage": stage, **{name: record[name] for name in _COST[:3]}}
-        for stage, record in finished.stages.items()
-    ]
-    return Table("Time, and measured and predicted peak memory of a worker", rows)
-
-
 def find_concerns(finished: FinishedRun) -> list[Concern]:
     """Return the concerns about a run."""
-    judged: Iterator[Concern] = iter(())
-    if not finished.run.embeds:
-        judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
+    if finished.run.embeds:
+        return []
+    judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
     tuned = _of_tuning(finished) if finished.run.tuning is not None else ()
-    return [*_of_versions(finished), *judged, *_of_system(finished), *tuned]
+    return [*_of_versions(finished), *judged, *tuned]
 
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
@@ -370,20 +352,8 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
         )
 
 
-def _of_system(finished: FinishedRun) -> Iterator[Concern]:
-    """Yield concerns about the ridge system."""
-    latest = finished.versions[-1] if finished.versions else finished.stages.get("weights", {})
-    condition = latest.get("reciprocal_condition")
-    if condition is not None and condition < ILL_CONDITIONED:
-        yield Concern(
-            f"The ridge system at alpha={latest['alpha']:g} has a reciprocal condition of "
-            f"{condition:.1e}: rounding decides much of the weights.",
-            "Give a larger alpha; 1e-13 is enough.",
-        )
-
-
 def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
-    """Yield chosen values at the border of those that were tried."""
+    """Yield concerns about chosen values at the border of those that were tried."""
     tuning, params = finished.run.tuning, finished.params
     assert tuning is not None
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})

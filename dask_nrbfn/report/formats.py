@@ -1,4 +1,4 @@
-"""Figures by name as text, and tables that are shown as text, as HTML or as JSON."""
+"""Figures by name as text, and tables that are shown as text or as HTML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Networks of cells from the command line."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -34,16 +33,6 @@ def test_cli__cells_are_inspected_and_used(place, tmp_path):
     succeed("predict", place / "run", place / "more.npz", tmp_path / "out.csv", "--probabilities")
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 91
     succeed("report", place / "run", "--out", tmp_path / "page.html")
-
-
-def test_cli__cells_are_updated(place, tmp_path):
-    shutil.copytree(place / "run", tmp_path / "site")
-    succeed("update", tmp_path / "site", place / "more.npz")
-    succeed("update", tmp_path / "site", place / "rows.zarr", "--forget")
-    figures = json.loads(succeed("merge", place / "run", tmp_path / "site", "--json"))
-    assert figures["n_rows"] == 90
-    figures = json.loads(succeed("inspect", place / "run", "--json"))
-    assert sum(cell["n_rows"] for cell in figures["cells"]) == 390
 
 
 def test_cli__cells_are_planned_and_refused(place, tmp_path):

@@ -29,20 +29,6 @@ def dataset(tmp_path):
     return tmp_path / "data"
 
 
-def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
-    data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
-    succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
-    assert "problem            none" in succeed("inspect", "--verify", data)
-    assert "fitting_error" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
-    assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
-    succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
-    names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]
-    header = ",".join(f'"{name}"' for name in ["prediction", *names])
-    assert out.read_text().splitlines()[0] == header
-    for path in (data, fitted, fitted / "model"):
-        assert "n_features         4" in succeed("inspect", path)
-
-
 def test_cli__a_reader_that_goes_is_no_error(dataset):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*PROGRAM, "inspect", dataset], **pipes) as process:
@@ -69,39 +55,18 @@ def test_cli__json(tmp_path, dataset):
 
 
 def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
+    path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    options = {"capture_output": True, "text": True, "env": {**os.environ, "PATH": path}}
     for program in (["dask-nrbfn"], ["dask", "nrbfn"]):
-        environment = {
-            **os.environ,
-            "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
-        }
-        sound = subprocess.run(
-            [*program, "inspect", dataset], capture_output=True, text=True, env=environment
-        )
+        sound = subprocess.run([*program, "inspect", dataset], **options)
         assert sound.returncode == 0, sound.stderr
         assert "n_rows             300" in sound.stdout
     # One of them, as the others come to the same function.
-    missing = subprocess.run(
-        [*program, "inspect", tmp_path / "nothing"],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    missing = subprocess.run([*program, "inspect", tmp_path / "nothing"], **options)
     assert missing.returncode == 2
     assert "Traceback" not in missing.stderr
     # Other packages with dask commands may warn before.
     assert missing.stderr.splitlines()[-2].startswith("error: there is no")
-
-
-def test_cli__on_a_running_scheduler(tmp_path, dataset, two_workers):
-    address = two_workers.client.scheduler_info()["address"]
-    (tmp_path / "scheduler.json").write_text(json.dumps({"address": address}))
-    for index, option in enumerate(
-        (["--scheduler", address], ["--scheduler-file", tmp_path / "scheduler.json"])
-    ):
-        fitted = succeed(
-            "fit", dataset, tmp_path / f"run{index}", "--alpha", 1e-6, *option, "--json"
-        )
-        assert json.loads(fitted)["complete"]
 
 
 def test_cli__bad_sources(tmp_path):

@@ -103,12 +103,10 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     assert fix == "Leave the column out of --keep, or rename it by a query."
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
+def test_predict__an_id_that_is_a_feature_too(tmp_path, place):
     rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
-    (rows.to_csv if suffix == ".csv" else rows.to_parquet)(tmp_path / f"rows{suffix}", index=False)
-    predict = ("predict", place / "run", tmp_path / f"rows{suffix}", "--scores", *INLINE)
+    file = write(tmp_path / "rows.csv", rows)
+    predict = ("predict", place / "run", file, "--scores", *INLINE)
     for name in ("person", "age", "code"):
         succeed(*predict, tmp_path / f"{name}.csv", "--id", name)
     expected, *found = (
@@ -127,7 +125,6 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, place, suffix):
 @pytest.mark.parametrize(
     ("targets", "options", "names"),
     [
-        ("age", (), ["age"]),
         ("age", ("--keep", "age"), ["age", "prediction"]),
         ("age,code", ("--keep", "code"), ["code", "prediction_age", "prediction_code"]),
     ],
@@ -160,13 +157,6 @@ def test_predict__typed_tables(tmp_path, place, suffix):
     assert pd.read_csv(tmp_path / "typed.csv")["note"].tolist() == rows["note"].tolist()
 
 
-def test_predict__without_ids(tmp_path, place):
-    rows = people(9)
-    expected, _ = predicted(place, rows, tmp_path, *INLINE)
-    found, _ = predicted(place, rows.drop(columns="person"), tmp_path, *INLINE)
-    pd.testing.assert_frame_equal(found, expected[["prediction"]])
-
-
 def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     rows = people(9, seed=2).assign(city="zz")
     found, figures = predicted(place, rows, tmp_path, "--scores", *INLINE)
@@ -179,16 +169,6 @@ def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     stored = rows.assign(city=-1, code=rows["code"] - 1, member=rows["member"] == "true", day=days)
     scores = model.scores(model.schema.expand(stored[names].to_numpy(dtype=float)))
     np.testing.assert_allclose(found[["score_no", "score_yes"]], scores, rtol=1e-9)
-
-
-def test_predict__a_column_of_another_type(tmp_path, place):
-    rows = people(9).astype({"age": object})
-    rows.loc[3, "age"] = "old"
-    file = write(tmp_path / "rows.csv", rows)
-    problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
-    assert "Column 'age' of" in problem
-    assert "'old' in row 3" in problem
-    assert "pass its text in ingest --missing-values" in fix
 
 
 @pytest.mark.slow
@@ -216,12 +196,11 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     assert found["person"].tolist() == rows["person"].tolist()
     assert np.flatnonzero(found["prediction"].isna()).tolist() == bad
     pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
-    problem, _ = refuse("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
-    assert "in row 3" in problem
-    refused = refuse(
-        "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
-    )
-    assert refused[0].startswith("--skip-bad is given, but")
+    predict = ("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
+    problem, fix = refuse(*predict)
+    assert "'old' in row 3" in problem
+    assert "pass its text in ingest --missing-values" in fix
+    assert refuse(*predict, "--skip-bad")[0].startswith("--skip-bad is given, but")
 
 
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):
@@ -236,13 +215,6 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     }
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
-
-
-@pytest.mark.slow
-def test_report__evaluates_a_file(tmp_path, place):
-    file, page = write(tmp_path / "rows.csv", people(40, seed=3)), tmp_path / "page.html"
-    succeed("report", place / "run", "--out", page, "--evaluate", file, *INLINE)
-    assert "Evaluated rows" in page.read_text()
 
 
 def test_update__a_file_is_known_by_its_name(tmp_path, place):
@@ -281,25 +253,6 @@ def test_predict__options_of_files_with_a_dataset(tmp_path, place):
     file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv", *INLINE)
     assert "has no column 'old'" in refuse(*file, "--keep", "age,old")[0]
     assert not any(tmp_path.iterdir())
-
-
-def test_fit__fills_gaps_by_another_schema(tmp_path):
-    ingest = ("--label", "y", "--missing", "impute")
-    for name, factor in (("data", 1), ("other", 3)):
-        lines = "".join(f"{factor * (j % 7) or '?'},{j % 2}\n" for j in range(40))
-        (tmp_path / f"{name}.csv").write_text(f"a,y\n{lines}")
-        succeed("ingest", tmp_path / f"{name}.csv", tmp_path / name, *ingest)
-    fit = ("--basis", "random", "--basis-size", 5, "--schema", tmp_path / "other", "--workers", 0)
-    succeed("fit", tmp_path / "data", tmp_path / "run", *fit)
-    assert [each.fill for each in Model.load(tmp_path / "run").schema.columns] == [9.0]
-
-
-def test_fit__of_arrays_takes_no_schema(tmp_path):
-    np.save(tmp_path / "rows.npy", np.eye(4))
-    succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
-    fit = ("fit", tmp_path / "data", tmp_path / "run", "--schema", tmp_path / "data")
-    problem, _ = refuse(*fit)
-    assert "was made of arrays" in problem
 
 
 def test_predict__without_a_header_and_the_label_before_the_features(tmp_path):

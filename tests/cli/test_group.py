@@ -1,6 +1,5 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
-import json
 import re
 
 import click
@@ -10,7 +9,7 @@ from click.testing import CliRunner
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset, ingest_file
 from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
-from tests.cli.program import refuse, succeed
+from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 
 
@@ -25,16 +24,15 @@ def dataset(tmp_path_factory):
     [
         ("--alpha", 2, {"alpha": 2}),
         ("--basis-size", 0, {"basis_size": 0}),
-        ("--set n_neighbors", 0, {"n_neighbors": 0}),
-        ("--set n_neighbors", 500, {"n_neighbors": 500}),
-        ("--set n_parts", 0, {"n_parts": 0}),
+        ("--n-neighbors", 0, {"n_neighbors": 0}),
+        ("--n-neighbors", 500, {"n_neighbors": 500}),
+        ("--n-parts", 0, {"n_parts": 0}),
         ("--confidence-threshold", 0, {"confidence_threshold": 0}),
         ("--width-factor", 0, {"width_factor": 0}),
     ],
 )
 def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, parameters):
-    given = f"{option}={value}".split(maxsplit="--set" in option)
-    problem, fix = refuse("fit", dataset.location, tmp_path / "run", *given, "--workers", 0)
+    problem, fix = refuse("fit", dataset.location, tmp_path / "run", option, value, "--workers", 0)
     (name,) = parameters
     assert re.search(rf"(^| ){option}[ =]", problem)
     assert name not in (problem + fix).replace(option, "")
@@ -99,22 +97,8 @@ def test_spelling__an_option_is_its_name_in_python():
     """But for what only the command line has."""
     for command in commands.commands.values():
         for param in command.params:
-            if isinstance(param, click.Option) and param.name not in {"as_json", "settings"}:
+            if isinstance(param, click.Option) and param.name != "as_json":
                 assert param.opts == [f"--{param.name.replace('_', '-')}"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (("ingest", "rows.csv", "data", "--label", "a", "--label", "b"), "--label"),
-        (("ingest", "rows.csv", "data", "--label=a", "--chunk-rows", 4, "--label", "a"), "--label"),
-        (("fit", "data", "run", "--alpha", 1, "--set", "n_parts=2", "--alpha", 2), "--alpha"),
-    ],
-)
-def test_option__given_twice(arguments, option):
-    result = CliRunner().invoke(commands, [*map(str, arguments)])
-    assert result.exit_code == 2
-    assert f"Error: {option} is given 2 times. Give one value." in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["-h"], ["fit", "-h"]])
@@ -122,10 +106,3 @@ def test_help__short(arguments):
     result = CliRunner().invoke(commands, arguments)
     assert result.exit_code == 0
     assert "-h, --help" in result.stdout
-
-
-def test_flag__given_twice(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,b,c\n2020-01-02,x,1\n2020-03-04,y,2\n")
-    flags = ("--overwrite", "--overwrite", "--json", "--json")
-    out = succeed("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr", *flags)
-    assert json.loads(out)["n_rows"] == 2

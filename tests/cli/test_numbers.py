@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import r2_score
 
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import refuse, succeed
+from tests.cli.program import succeed
 from tests.tables import spirals, surfaces, write_table
 
 HERE = ("--workers", 0)
@@ -58,17 +58,6 @@ def test_update__numbers():
     refreshed = figures("refresh", "run")
     assert (refreshed["n_rows"], refreshed["version"]) == (400, 0)
     assert len(refreshed["training_r2"]) == 2
-
-
-@pytest.mark.usefixtures("place")
-def test_report__numbers():
-    succeed("report", "run", "--evaluate", "c", "--out", "page.html", *HERE)
-    problem, _ = refuse("report", "run", "--evaluate", "labels", *HERE)
-    assert "the targets of" in problem
-    assert "are labels, but the network predicts height, size" in problem
-    problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
-    assert problem.endswith("has numeric targets, not labels.")
-    assert fix.startswith("Name the labels: ")
 
 
 @pytest.mark.usefixtures("place")

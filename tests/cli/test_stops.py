@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from dask_nrbfn.cli import main
 main()
 """
-FIT = ("--basis", "random", "--basis-size", "1200", "--set", "n_parts=8", "--alpha", "1e-6")
+FIT = ("--basis", "random", "--basis-size", "1200", "--n-parts", "8", "--alpha", "1e-6")
 KEPT = "finished parts are kept, and the same command continues"
 NOT_KEPT = "nothing is kept; the same command starts again"
 

@@ -38,15 +38,7 @@ def test_cli_tune__json(tmp_path, dataset):
         "locality", "components", "loss", "error_rate", "fold_deviation", "log_loss",
         "temperature", "log_slope", "biases", "expected_calibration_error",
     }  # fmt: skip
-    for name in (
-        "features",
-        "kernel",
-        "width_factor",
-        "basis_rule",
-        "penalty",
-        "alpha",
-        "locality",
-    ):
+    for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
     figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}
@@ -69,9 +61,9 @@ def test_cli_tune__json(tmp_path, dataset):
 def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     write_table(tmp_path / "judged", *spirals(60, seed=1))
     options = (
-        "--kernels", "laplacian", "--set", "basis_rules=uniform", "--set", "search_basis=7",
-        "--set", "search_rows=50", "--class-weight", "balanced", "--scales", "standard", "--bases",
-        "random", "--set", "random_state=3", "--validation", tmp_path / "judged", *FEW,
+        "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", "7",
+        "--search-rows", "50", "--class-weight", "balanced", "--scales", "standard", "--bases",
+        "random", "--random-state", "3", "--validation", tmp_path / "judged", *FEW,
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
@@ -108,7 +100,7 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
         (("--folds", 1), "--folds is 1."),
         (("--alphas", "0.1,-1"), "--alphas is -1.0."),
         (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
-        (("--set", "basis_rules="), "--set basis_rules is ''."),
+        (("--basis-rules", ""), "--basis-rules is ''."),
         (("--alphas", "0.1,a"), "--alphas is 'a'."),
     ],
 )
@@ -117,37 +109,20 @@ def test_cli_tune__bad_values(tmp_path, dataset, options, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("text", ["bases=random", "overlap", "overlap=2 overlap=3"])
-def test_cli_fit__settings_that_are_none(tmp_path, dataset, text):
-    settings = [word for each in text.split() for word in ("--set", each)]
-    code, _, err = run("fit", dataset, tmp_path / "run", *settings)
-    assert code == 2
-    assert "Invalid value for '--set'" in err
-
-
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
-    def problem(content, name="basis.npy"):
-        (tmp_path / name).write_bytes(content)
-        return refuse("fit", dataset, tmp_path / "run", "--basis", tmp_path / name)
-
-    assert "is not an .npy file of numbers" in problem(b"")[0]
-    message, fix = problem(b"a,b\n1,2\n")
-    assert "is not an .npy file of numbers" in message
-    assert "kmeans, random, sknn" in fix
     np.save(tmp_path / "good.npy", np.ones((3, 4)))
-    assert "is not an .npy file of numbers" in problem((tmp_path / "good.npy").read_bytes()[:-9])[0]
-    np.save(tmp_path / "objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
-    assert "is not an .npy file" in problem((tmp_path / "objects.npy").read_bytes())[0]
-    np.savez(tmp_path / "basis.npz", np.ones((3, 4)))
-    options = ("fit", dataset, tmp_path / "run", "--basis")
-    assert "is not an .npy file of numbers" in refuse(*options, tmp_path / "basis.npz")[0]
-    assert "nowhere" in refuse(*options, "nowhere")[0]
     np.save(tmp_path / "wide.npy", np.ones((3, 5)))
-    assert (
-        "the basis rows have 5 columns, but X has 4" in refuse(*options, tmp_path / "wide.npy")[0]
-    )
     np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
-    assert "Give finite numbers" in refuse(*options, tmp_path / "nan.npy")[1]
-    wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)
+    np.savez(tmp_path / "archive.npy.npz", np.ones((3, 4)))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:-9])
+    (tmp_path / "empty.npy").touch()
+    fit = ("fit", dataset, tmp_path / "run", "--basis")
+    for name in ("cut.npy", "empty.npy", "archive.npy.npz", "nowhere"):
+        problem, fix = refuse(*fit, tmp_path / name)
+        assert problem == f"{tmp_path / name} is not an .npy file of numbers."
+        assert "kmeans, random, sknn" in fix
+    assert "have 5 columns, but X has 4" in refuse(*fit, tmp_path / "wide.npy")[0]
+    assert "Give finite numbers" in refuse(*fit, tmp_path / "nan.npy")[1]
+    wrong = refuse(*fit, tmp_path / "good.npy", "--basis-size", 4)
     assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,6 @@
 """Commands that bring a run up to date."""
 
 import json
-import shutil
 
 import pytest
 
@@ -56,13 +55,3 @@ def test_update__keeps_the_old_model_if_it_has_many_errors_on_the_new_rows():
     assert "but only nan is allowed" in problem
     problem, _ = refuse("update", "run", "b", "--forget", "--max-new-error", 1, "--workers", 0)
     assert problem == "--forget and --max-new-error are both given."
-
-
-@pytest.mark.usefixtures("place")
-def test_merge():
-    shutil.copytree("run", "site")
-    figures("update", "site", "b")
-    figures("update", "site", "a", "--forget")
-    merged = figures("merge", "run", "site")
-    assert (merged["version"], merged["action"], merged["n_rows"]) == (1, "merge", 120)
-    assert inspect("run")["n_rows"] == 240

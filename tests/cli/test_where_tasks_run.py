@@ -63,7 +63,7 @@ def test_device__without_cupy(data, tmp_path, monkeypatch):
 def test_fit__has_the_bits_of_a_cluster(data, tmp_path):
     # As a batch system sets it: a cluster takes all cores all the same.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    options = (*FIT, "--scale", "learned", "--set", "n_parts=5")
+    options = (*FIT, "--scale", "learned", "--n-parts", "5")
     threads = []
     for name, engine in (("here", ()), ("there", ("--workers", 1))):
         command = (*PROGRAM, "fit", data.location, tmp_path / name, *options, *engine)

@@ -16,7 +16,7 @@ from tests.tables import spirals, write_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.ci]
 
-FIT = "--basis-size 1200 --set n_parts=8 --set neighbors=exact"
+FIT = "--basis-size 1200 --n-parts 8 --neighbors exact"
 
 
 def recipe(shared):

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 SCRIPT = CLUSTER / "slurm" / "cluster.sbatch"
-FIT = ("dask-nrbfn", "fit", "data.zarr", "run.zarr", "--set", "neighbors=exact")
+FIT = ("dask-nrbfn", "fit", "data.zarr", "run.zarr", "--neighbors", "exact")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_slurm__cluster_that_stays_up(slurm, work):
 
 
 def test_slurm__goes_on_when_its_time_is_over(slurm, work):
-    job = BatchJob(slurm, work, SCRIPT, *FIT, "--basis-size", "1500", "--set", "n_parts=64")
+    job = BatchJob(slurm, work, SCRIPT, *FIT, "--basis-size", "1500", "--n-parts", "64")
     parts = work / "run.zarr" / "moments" / "parts"
     job.wait_until(lambda: len(list(parts.glob("*/zarr.json"))) > 2)
     # What Slurm sends two minutes before the end.

@@ -76,7 +76,7 @@ def test_tls__pipeline_by_the_command_line(cluster, work):
     options = {"environment": secured(cluster.certificates), "start": [str(START)]}
     runs = {"remote": f"--scheduler {cluster.address}", "inline": "--workers 0 --threads 1"}
     for name, where in runs.items():
-        exact = "--set n_parts=12 --set neighbors=exact"
+        exact = "--n-parts 12 --neighbors exact"
         fit = f"fit data.zarr {name}.zarr --basis-size 100 {exact} {where}"
         log = succeed(nrbfn(fit, work, **options))
         assert (f"up to {N_WORKERS} tasks at a time on tls://" in log) == (name == "remote")
@@ -89,7 +89,7 @@ def test_tls__pipeline_by_the_command_line(cluster, work):
 
 def test_tls__local_cluster_of_a_fit_too(cluster, work):
     environment = secured(cluster.certificates)
-    fit = "fit data.zarr local.zarr --basis-size 50 --set neighbors=exact --workers 2"
+    fit = "fit data.zarr local.zarr --basis-size 50 --neighbors exact --workers 2"
     log = succeed(nrbfn(fit, work, environment, start=[str(START)]))
     assert "on tls://" in log
 

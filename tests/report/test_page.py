@@ -23,6 +23,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.tags, self.ids, self.attributes, self.words = [], Counter(), [], [], []
+        self.source = text
         self.feed(text)
         self.close()
         assert not self.open
@@ -51,17 +52,18 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-@pytest.fixture
-def page_of(tmp_path):
-    def write(run, **options):
-        write_report(run, tmp_path / "page.html", **options)
-        return Page((tmp_path / "page.html").read_text(encoding="utf-8"))
-
-    return write
+def page_of(run, place, **options):
+    """Write a page; return what is in it."""
+    write_report(run, place / "page.html", **options)
+    return Page((place / "page.html").read_text(encoding="utf-8"))
 
 
-def test_page__of_a_tuned_run(page_of, tuned):
-    page = page_of(tuned)
+@pytest.fixture(scope="module")
+def page(tuned, tmp_path_factory):
+    return page_of(tuned, tmp_path_factory.mktemp("page"))
+
+
+def test_page__of_a_tuned_run(page, tuned):
     assert page.tags["h1"] == 1
     assert page.tags["img"] == page.tags["figure"] == 3
     headings = ["Result", "Confused classes", "What to do next", "Data and network", "Tuning"]
@@ -77,26 +79,15 @@ def test_page__of_a_tuned_run(page_of, tuned):
         assert stage in page.words
 
 
-def test_page__of_a_fitted_run(page_of, fitted):
-    page = page_of(fitted)
-    assert page.tags["img"] == 1
-    assert "Tuning" not in page.text
-    assert "Confused classes" not in page.text
-    least = fitted.read("confidence/values").argmin()
-    assert str(least) in page.words
-    assert page.text.count("row label confidence") == 1
-
-
-def test_page__of_a_table_says_what_its_columns_are(page_of):
+def test_page__of_a_table_says_what_its_columns_are(tmp_path):
     dataset = write_rows(MemoryStore(), stored_rows(60), np.arange(60) % 2)
     params = FitParams(basis="random", basis_size=10, alpha=1e-6)
-    page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
+    page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()), tmp_path)
     assert "town category 3 and others" in page.text
     assert "age number - 20.00 %" in page.text
 
 
-def test_page__needs_no_other_file(page_of, tuned, tmp_path):
-    page = page_of(tuned)
+def test_page__needs_no_other_file(page):
     assert not {"script", "iframe", "object", "embed"} & page.tags.keys()
     for name, value in page.attributes:
         assert not name.startswith("on")
@@ -104,40 +95,34 @@ def test_page__needs_no_other_file(page_of, tuned, tmp_path):
             assert value.startswith(("#", "data:"))
         elif value is not None:
             assert "://" not in value
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "@import" not in text
-    assert "url(http" not in text
+    assert "@import" not in page.source
+    assert "url(http" not in page.source
 
 
-def test_page__can_be_read_aloud(page_of, tuned):
-    page = page_of(tuned)
+def test_page__can_be_read_aloud_and_labels_are_text(page):
     assert ("lang", "en") in page.attributes
     assert len(set(page.ids)) == len(page.ids)
     named = [value for name, value in page.attributes if name == "aria-labelledby"]
     assert {part for value in named for part in value.split()} <= set(page.ids)
     assert all(value for name, value in page.attributes if name in ("scope", "alt"))
+    assert {"(empty)", *LABELS[:2]} <= {*page.words}
+    assert "<script" not in page.source
 
 
-def test_page__labels_are_text(page_of, tuned, tmp_path):
-    page = page_of(tuned)
-    for label in ["(empty)", *LABELS[:2]]:
-        assert label in page.words
-    assert "<script" not in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_page__of_an_evaluation(page_of, fitted, dataset):
+def test_page__of_an_evaluation_of_a_fitted_run(fitted, dataset, tmp_path):
     evaluation = evaluate_dataset(fitted.location, dataset, InlineEngine())
-    page = page_of(fitted, evaluation=evaluation)
+    page = page_of(fitted, tmp_path, evaluation=evaluation)
+    assert "Tuning" not in page.text
+    assert str(fitted.read("confidence/values").argmin()) in page.words
+    assert page.text.count("row label confidence") == 1
     assert "Evaluated rows: the most frequent confusions" in page.text
     assert f"{100 * evaluation.error_rate:.2f}\xa0%" in page.words
     for of_class in evaluation.per_class:
         assert f"{100 * of_class['f1']:.2f} %" in page.words
 
 
-def test_page__is_the_same_each_time(tuned, tmp_path):
-    for name in ("a.html", "b.html"):
-        write_report(tuned, tmp_path / name)
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def test_page__is_the_same_each_time(page, tuned, tmp_path):
+    assert page_of(tuned, tmp_path).source == page.source
 
 
 def test_page__of_an_unfinished_run(unfinished, tmp_path):

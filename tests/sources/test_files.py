@@ -12,14 +12,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 
-from dask_nrbfn.cli import commands
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.storage.dataset import Dataset
 
 N = 60
 FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npz", "d.npy"]
@@ -171,18 +168,3 @@ def test_url__options_appear_in_no_error():
         open_source(File("s3://bucket/d.csv", options))
     assert "s3://bucket/d.csv cannot be read" in caught.value.problem
     assert "swordfish" not in str(caught.value)
-
-
-@pytest.mark.parametrize("web", [Parts], indirect=True)
-def test_ingest__options_are_for_the_file_system_of_the_dataset(web, memory):
-    address, directory, _ = web
-    (directory / "d.csv").write_bytes(content("d.csv"))
-    data = f"{memory}/data"
-    options = ["--storage-option", "skip_instance_cache=true"]
-    # Told to the web server's file system, the first option would be refused.
-    options += ["--storage-option", "client_kwargs.endpoint_url=http://nowhere"]
-    result = CliRunner().invoke(
-        commands, [*options, "ingest", f"{address}/d.csv", data, "--label", "y"]
-    )
-    assert result.exit_code == 0, result.output
-    assert Dataset.open(data).n_rows == N

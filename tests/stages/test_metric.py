@@ -14,7 +14,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages import columns
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.stage import StageJob
@@ -96,10 +95,6 @@ def test_metric__what_it_learned_is_told(tmp_path, capsys):
     assert set(list(told["heaviest"])[:2]) == {"width", "height"}
     show(told, as_json=False)
     assert f"weight of width    {told['heaviest']['width']:.4g}\n" in capsys.readouterr().out
-    write_report(Run.open(run.location), tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "Weights of the features" in page
-    assert "a name that is a little too long" in page
 
 
 def test_metric__an_embedding_has_none():

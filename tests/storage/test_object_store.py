@@ -19,7 +19,6 @@ from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
-from dask_nrbfn.commands import describe
 from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.ingest import ingest_file
@@ -52,6 +51,7 @@ from tests.tables import spirals
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 # What is stored
@@ -280,53 +280,14 @@ def test_errors__unknown_protocol_and_option(options):
     assert "colour" in refused(lambda: Dataset.open(wrong)).problem
 
 
-# Storage options of the command line
-
-
-def inspect(place, *options):
-    """Inspect in this process; return the exit code and standard error."""
-    result = CliRunner().invoke(commands, [*options, "inspect", str(place)])
-    return result.exit_code, result.stderr
-
-
-def test_storage_option__json_and_nested(monkeypatch):
-    seen = []
-    monkeypatch.setattr(describe, "describe", lambda location, **_: seen.append(location) or {})
-    texts = ["a.b.c=1", "a.b.d=x=y", "a.e=null", 'f="1"', "g=", "h=[true]"]
-    inspect("s3://bucket/data", *(word for text in texts for word in ("--storage-option", text)))
-    expected = {"a": {"b": {"c": 1, "d": "x=y"}, "e": None}, "f": "1", "g": "", "h": [True]}
-    assert seen == [RemoteLocation("s3://bucket/data", expected)]
-
-
-@pytest.mark.parametrize("texts", [["secret"], ["=secret"], ["a..b=secret"], ["a=1", "a.b=secret"]])
-def test_storage_option__wrong_ones_are_not_repeated(texts):
-    arguments = [word for text in texts for word in ("--storage-option", text)]
-    code, err = inspect("s3://bucket/data", *arguments)
-    assert code == 2
-    assert "--storage-option" in err
-    assert "secret" not in err
-
-
-def test_storage_option__without_a_url(tmp_path):
-    code, err = inspect(tmp_path, "--storage-option", "key=a")
-    assert code == 2
-    assert "storage options are given without a URL" in err
-
-
 # Jobs
-
-
-def storage_arguments(options):
-    texts = [f"key={options['key']}", f"secret={options['secret']}"]
-    texts.append(f"client_kwargs.endpoint_url={options['client_kwargs']['endpoint_url']}")
-    return [argument for text in texts for argument in ("--storage-option", text)]
 
 
 def start(options, *arguments):
     """Start a command in its own process group, so that it can be killed with its workers."""
     return subprocess.Popen(
-        [*PROGRAM, *storage_arguments(options), *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        [*PROGRAM, *map(str, arguments)],
+        env=os.environ | ONE_THREAD | {"FSSPEC_S3": json.dumps(options)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -348,8 +309,9 @@ def command(options, *arguments):
 
 def called_here(options, *arguments):
     """Call a command in this process, which has loaded its libraries; return click's result."""
-    with fresh_logging():
-        done = CliRunner().invoke(commands, [*storage_arguments(options), *map(str, arguments)])
+    with fresh_logging(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fsspec.config.conf, "s3", options)
+        done = CliRunner().invoke(commands, [*map(str, arguments)])
     assert SECRET not in done.output
     return done
 
@@ -361,7 +323,7 @@ def command_here(options, *arguments):
     return done.stdout, done.stderr
 
 
-FIT = ("--alpha", 1e-6, "--set", "n_parts=4", "--threads", 1, "--workers")
+FIT = ("--alpha", 1e-6, "--n-parts", "4", "--threads", 1, "--workers")
 
 
 @pytest.fixture

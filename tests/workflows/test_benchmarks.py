@@ -14,23 +14,14 @@ pytestmark = pytest.mark.slow
 # Arguments, and a line that is printed.
 PRINTED = {
     "moments": ("DATASET --basis-size 300 --threads 1 --repeats 2", r"ratio +[\d.]+  \(.*"),
-    "workers": ("DATASET --basis-size 50 --n-parts 2 --products 1", r"moments +[\d.]+ .*"),
-    "update": ("DATASET --basis-size 20 --share 0.1", r"ratio +[\d.e+-]+"),
-    "tune": ("DATASET --basis-size 20 --alphas 1e-3,1e-6", r"ratio +[\d.]+  \(2 penalties\)"),
     "parts": ("--basis-size 10 --n-parts 3", r" +3( +[\d.]+){5}"),
-    "scene": (
-        "--dates 1 --size 64 --chunk 32 --bands 3 --labelled 500 --basis-size 30",
-        r"map .* pixels a second, peak \d+ MiB",
-    ),
     "plan": (
         "1000 2000 --basis-size 100 --memory 1GiB --n-partitions 4 --neighbors exact --threads 1",
         # Of no stage may the peak be above its plan.
         r"all +[\d.]+ +[\d.]+ +[\d.]+ .* 0\.\d+",
     ),
     "predict": ("DATASET --basis-size 50", r"ratio +[\d.]+ .*"),
-    "files": ("--rows 3000 --basis-size 50", r"ratio +[\d.]+ .*"),
     "tables": ("--bytes 1", r"SQL( +\d+){5}  \w+"),
-    "onnx_models": ("--basis-size 40 --repeats 1 --only numbers", r"numbers +\d\.\de-[01]\d .*"),
     "soak": ("--nights 1 --rows 300 --basis-size 20 --scratch .", "same model: yes"),
 }
 

@@ -8,7 +8,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dask_nrbfn import NRBFNClassifier
-from tests.cells import read_cells
 from tests.workflows.script import ROOT, run_here, run_script
 
 NOTEBOOKS = sorted(path.name for path in (ROOT / "workflows/notebooks").glob("*.py"))
@@ -44,22 +43,6 @@ def test_quickstart__leaves_a_directory_of_somebody_else(tmp_path):
 def test_notebooks__run_as_scripts(name, tmp_path):
     assert "errors" in printed_by(f"workflows/notebooks/{name}", cwd=tmp_path)
     assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.slow
-def test_cells__every_cell_gets_a_type(tmp_path):
-    printed_by("workflows/arrays/cells.py", "--cells", 800, cwd=tmp_path)
-    obs = read_cells(tmp_path / "cells-output/cells.zarr").obs
-    known = obs["cell_type"].notna()
-    assert (obs["predicted"].astype(str) == obs["cell_type"].astype(str))[known].mean() > 0.85
-    assert obs["predicted_confidence"].between(0.2, 1).all()
-
-
-@pytest.mark.slow
-def test_scene__both_maps_are_equal(tmp_path):
-    out = printed_by("workflows/arrays/scene.py", "--size", 120, cwd=tmp_path)
-    assert re.search(r"^mapped pixels +\d+ of 28800, both maps are equal$", out, re.MULTILINE)
-    assert float(re.search(r"^error +([\d.]+) %$", out, re.MULTILINE)[1]) < 10
 
 
 @pytest.mark.slow

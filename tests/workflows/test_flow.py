@@ -1,80 +1,91 @@
+"""The night as a Prefect flow, on a server of its own that ends with it."""
+
+import os
+import re
+import subprocess
+import sys
+
 import pytest
 
-from tests.engine.processes import Processes, wait_until
+from tests.engine.processes import PATIENCE_S, Processes, wait_until
 from tests.tables import spirals
 from tests.workflows.nights import SETTINGS, Place
-from tests.workflows.prefect_server import NEVER, PrefectServer
+from tests.workflows.script import ENVIRONMENT, ROOT
 
 pytestmark = [pytest.mark.ci, pytest.mark.slow]
 
-STAGES = ["ingest", "check", "fit", "update", "publish", "refresh", "publish"]
+# The process of the tests imports nothing of Prefect.
+PROGRAM = f"""
+import sys
+from pathlib import Path
+from prefect.testing.utilities import prefect_test_harness
+sys.path.insert(0, {str(ROOT / "workflows/jobs")!r})
+from flow import nrbfn_night
+with prefect_test_harness(server_startup_timeout={PATIENCE_S}):
+    state = nrbfn_night(Path(sys.argv[1]), retries=20, retry_delay_s=2, return_state=True)
+print(state.type.value, state.message)
+"""
+QUIET = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+
+
+class FlowRun:
+    """A run of the flow in a process."""
+
+    def __init__(self, settings, directory):
+        self.log, out = directory / "flow.log", subprocess.PIPE
+        environment = os.environ | ENVIRONMENT | QUIET | {"PREFECT_HOME": str(directory / "home")}
+        command = [sys.executable, "-c", PROGRAM, str(settings)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=log)
+
+    def end(self):
+        """Return the final state and its message."""
+        printed, _ = self.process.communicate(timeout=5 * PATIENCE_S)
+        assert self.process.returncode == 0, self.log.read_text()
+        return printed.decode().splitlines()[-1]
+
+    def is_tried_again(self):
+        assert self.process.poll() is None, self.log.read_text()
+        return re.search(r"Retry \d+/20", self.log.read_text())
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A place before its first night."""
+    """A place after its first night."""
     place = Place(tmp_path_factory.mktemp("nights"))
     place.write_sources()
+    place.bring("one.csv", *spirals(200, seed=10))
+    assert FlowRun(place.settings, tmp_path_factory.mktemp("first")).end().startswith("COMPLETED")
     return place
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory, place):
-    """A running server and the flow that it waits to run."""
-    server = PrefectServer(tmp_path_factory.mktemp("prefect"))
-    with server.serving(place.settings) as deployment:
-        (schedule,) = deployment["schedules"]
-        assert schedule["schedule"]["cron"] == NEVER
-        yield server, deployment
-
-
-@pytest.fixture(scope="module")
-def first_run(served, place):
-    """The id of a flow run that publishes."""
-    server, deployment = served
-    place.bring("one.csv", *spirals(200, seed=10))
-    run_id = server.start_run(deployment)
-    assert server.finished(run_id)["type"] == "COMPLETED"
-    return run_id
-
-
-def test_flow__publishes(served, place, first_run):
-    server, _ = served
-    expected = [(stage, "COMPLETED", 1) for stage in STAGES]
-    # The server hears of them a little later.
-    wait_until(lambda: server.stages(first_run) == expected)
+def test_flow__publishes(place):
     assert place.n_rows() == 800
     assert place.model_location.exists()
-    wait_until(lambda: any(line.startswith("publish: ") for line in server.log(first_run)))
 
 
-def test_flow__bad_file_is_not_tried_again_and_the_old_model_stays(served, place, first_run):
-    server, deployment = served
+def test_flow__bad_file_is_not_tried_again_and_the_old_model_stays(place, tmp_path):
     before = place.published()
     X, y = spirals(2000, seed=12)
     place.bring("wrong.csv", X, (y + 1) % 3)
-    run_id = server.start_run(deployment)
-    state = server.finished(run_id)
-    assert state["type"] == "FAILED"
-    assert "1 of 1 files cannot be used" in state["message"]
-    wait_until(lambda: ("update", "FAILED", 1) in server.stages(run_id))
+    run = FlowRun(place.settings, tmp_path)
+    end = run.end()
+    assert end.startswith("FAILED")
+    assert "1 of 1 files cannot be used" in end
+    assert "Retry 1/" not in run.log.read_text()
     assert place.published() == before
     assert place.waiting() == []
 
 
-def test_flow__stage_is_tried_again_when_the_cluster_is_back(served, place, first_run, tmp_path):
-    server, deployment = served
+def test_flow__stage_is_tried_again_when_the_cluster_is_back(place, tmp_path):
     n_rows = place.n_rows()
     with Processes(tmp_path, n_workers=1) as cluster:
         settings = place.settings.with_name("cluster.toml")
         engine = f'scheduler = "{cluster.address}"'
         settings.write_text(SETTINGS.replace("workers = 0\nthreads = 1", engine))
         place.bring("two.csv", *spirals(200, seed=13))
-        run_id = server.start_run(deployment, settings=str(settings), retries=20, retry_delay_s=2)
-        wait_until(
-            lambda: any(stage[:2] == ("fit", "SCHEDULED") for stage in server.stages(run_id))
-        )
+        run = FlowRun(settings, tmp_path)
+        wait_until(run.is_tried_again)
         cluster.revive()
-        assert server.finished(run_id)["type"] == "COMPLETED"
-    wait_until(lambda: max(n for name, _, n in server.stages(run_id) if name == "fit") > 1)
+        assert run.end().startswith("COMPLETED")
     assert place.n_rows() == n_rows + 200

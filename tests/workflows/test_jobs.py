@@ -6,7 +6,6 @@ import pytest
 
 from dask_nrbfn import Dataset, NRBFNError
 from dask_nrbfn.cli.data import ingest as ingest_command
-from dask_nrbfn.storage.location import RemoteLocation
 from tests.workflows.nights import SETTINGS
 from tests.workflows.script import ROOT, run_here
 
@@ -14,9 +13,8 @@ from tests.workflows.script import ROOT, run_here
 WRONG = {
     "section": ("[fit]", "[fitting]", "unknown key 'fitting' in the settings file."),
     "data key": ("[fit]", "chunks = 2\n[fit]", "unknown key 'chunks' in [data]."),
-    "engine type": ("workers = 0", 'workers = "1"', "workers in [engine] is '1'."),
+    "engine type": ("workers = 0", 'workers = "1"', "[engine] workers is '1'."),
     "fit value": ("alpha = 1e-9", "alpha = 2", "[fit] alpha is 2."),
-    "storage without URL": ("[fit]", '[storage]\nkey = "a"\n[fit]', "but [output] has no URL."),
     "output over rows": ('"output"', '"train.csv"', "would replace the rows"),
     "missing key": ("tolerance = 0.02", "", "[night] has no tolerance."),
     "percent": ("0.15", "15.0", "[night] max_error_rate is 15.0."),
@@ -58,13 +56,10 @@ def test_settings__without_nights_are_two_lines_and_2(tmp_path):
     assert process.stdout == ""
 
 
-def test_settings__storage_goes_with_urls(jobs, tmp_path):
+def test_settings__output_may_be_a_url(jobs, tmp_path):
     path = tmp_path / "settings.toml"
-    text = SETTINGS.replace('"output"', '"s3://bucket/fits"')
-    path.write_text(text + '[storage]\nclient_kwargs = { endpoint_url = "http://a" }\n')
-    options = {"client_kwargs": {"endpoint_url": "http://a"}}
-    expected = RemoteLocation("s3://bucket/fits/run.zarr", options)
-    assert jobs.read_settings(path).location("run") == expected
+    path.write_text(SETTINGS.replace('"output"', '"s3://bucket/fits"'))
+    assert jobs.read_settings(path).location("run") == "s3://bucket/fits/run.zarr"
 
 
 def test_settings__example_is_read(jobs):
@@ -76,7 +71,7 @@ def test_settings__example_is_read(jobs):
 
 def test_settings__of_a_file_are_what_ingest_takes_and_the_guide_lists(jobs):
     options = {param.name for param in ingest_command.params if isinstance(param, click.Option)}
-    decided = {"chunk_rows", "overwrite", "as_json", "storage_options"}
+    decided = {"chunk_rows", "overwrite", "as_json"}
     assert jobs.SOURCE_KEYS.keys() == (options - decided) | {"source"}
     page = (ROOT / "workflows/guide/pages/task/schedule.md").read_text()
     listed = page.partition("## The keys of `[data]`")[2].partition("## cron")[0]

@@ -12,7 +12,8 @@ import shutil
 from collections.abc import Iterator
 from statistics import fmean
 
-from prepare import add_options, open_dataset, scratch_of, spread, symmetric_rate
+import numpy as np
+from prepare import PRODUCT_ROWS, add_options, open_dataset, rate_of, scratch_of, spread
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, Run, connect
 from dask_nrbfn.engine import Engine
@@ -62,8 +63,13 @@ def copies(run: Run, repeats: int, scratch: str) -> Iterator[Run]:
 
 
 def floor(run: Run, engine: Engine) -> float:
-    """Return the machine's rate with all threads of the engine."""
-    return symmetric_rate(BASIS.recorded(run).n_basis, engine.n_workers * engine.threads)
+    """Return the machine's rate of ``W.T @ W`` with all threads of the engine.
+
+    numpy computes one triangle (syrk), so ``n r^2`` flops are counted for W (n, r).
+    """
+    r = BASIS.recorded(run).n_basis
+    W = np.random.default_rng(0).random((PRODUCT_ROWS, r))
+    return rate_of(lambda: W.T @ W, PRODUCT_ROWS * r**2, engine.n_workers * engine.threads)
 
 
 def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) -> str:

@@ -10,22 +10,16 @@ import argparse
 import time
 
 import numpy as np
-from prepare import PRODUCT_ROWS, RATE_SECONDS, add_options, open_dataset, scratch_of
-from threadpoolctl import threadpool_limits
+from prepare import PRODUCT_ROWS, add_options, open_dataset, rate_of, scratch_of
 
 from dask_nrbfn import EngineOptions, FitParams, connect, fit_dataset, predict_dataset
 
 
 def product_rate(n_basis: int, n_features: int, threads: int) -> float:
-    """Return flops a second of ``X @ G.T``, repeated for a second."""
+    """Return flops a second of ``X @ G.T``."""
     rng = np.random.default_rng(0)
     X, G = rng.random((PRODUCT_ROWS, n_features)), rng.random((n_basis, n_features))
-    with threadpool_limits(threads):
-        repeats, start, seconds = 0, time.perf_counter(), 0.0
-        while seconds < RATE_SECONDS:
-            X @ G.T
-            repeats, seconds = repeats + 1, time.perf_counter() - start
-    return repeats * 2 * PRODUCT_ROWS * n_basis * n_features / seconds
+    return rate_of(lambda: X @ G.T, 2 * X.size * n_basis, threads)
 
 
 def main() -> None:

@@ -3,11 +3,10 @@
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 
-import numpy as np
 from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
@@ -50,16 +49,12 @@ def spread(values: list[float], form: str) -> str:
     return f"{median(values):{form}}  ({min(values):{form}} ... {max(values):{form}})"
 
 
-def symmetric_rate(n_basis: int, threads: int) -> float:
-    """Return flops a second of ``W.T @ W``, repeated for a second, as a stage repeats its own.
-
-    numpy computes one triangle (syrk), so ``n r^2`` flops are counted for W (n, r).
-    """
-    W = np.random.default_rng(0).random((PRODUCT_ROWS, n_basis))
+def rate_of(product: Callable[[], object], flops: float, threads: int) -> float:
+    """Return flops a second of a product, repeated for a second, as a stage repeats its own."""
     with threadpool_limits(threads):
-        W.T @ W
+        product()
         repeats, start, seconds = 0, time.perf_counter(), 0.0
         while seconds < RATE_SECONDS:
-            W.T @ W
+            product()
             repeats, seconds = repeats + 1, time.perf_counter() - start
-    return repeats * PRODUCT_ROWS * n_basis**2 / seconds
+    return repeats * flops / seconds

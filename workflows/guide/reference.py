@@ -13,7 +13,7 @@ from typing import Any
 import dask_nrbfn
 from dask_nrbfn import errors
 from dask_nrbfn.cli.group import EXIT_MENDABLE
-from dask_nrbfn.params import FitLimits, FitParams, Option, Params, TuneParams
+from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
 from dask_nrbfn.sources.formats import FORMATS
 
 # Headings of the Python page, and the rooms of the package whose public names stand below each.
@@ -54,13 +54,9 @@ def options_of(*kinds: type[Params]) -> str:
     for kind in kinds:
         for name, option in kind.options().items():
             default = option.default_text if option.default is None else f"`{option.default_text}`"
-            rows.append((f"`{spelled(name, option)}`", default, option.allowed, option.help))
+            spelled = f"`--{name.replace('_', '-')}`"
+            rows.append((spelled, default, option.allowed, option.help))
     return table(["option", "default", "values", "effect"], rows)
-
-
-def spelled(name: str, option: Option) -> str:
-    """Return how the command line writes a parameter."""
-    return f"--set {name}=" if option.rare else f"--{name.replace('_', '-')}"
 
 
 def notebook(name: str) -> str:

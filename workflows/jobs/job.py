@@ -9,7 +9,7 @@ from pathlib import Path
 from settings import read_settings, spelled
 
 from dask_nrbfn import NRBFNError
-from dask_nrbfn.engine.logs import leave_out_echoes
+from dask_nrbfn.engine.watch import leave_out_echoes
 
 DONE, MENDABLE = 0, 2
 

@@ -5,16 +5,16 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from dask_nrbfn import EngineOptions, ingest_file
 from dask_nrbfn.errors import MissingDataError, ParameterError
-from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.params import FitLimits, FitParams, Params, number
 from dask_nrbfn.stages.refine import check_updatable
-from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
-SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
+SECTIONS = ("data", "fit", "engine", "night", "output")
 TABLES = ("train", "test")
 DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
 # What is said of a file is what `ingest_file` takes, but for what a job decides; names of columns
@@ -26,49 +26,32 @@ SOURCE_KEYS = {
 }
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
-ENGINE_KEYS = {
-    "scheduler": str,
-    "scheduler_file": str,
-    "workers": int,
-    "threads": int,
-    "memory": str,
-    "bar": bool,
-}
+ENGINE_KEYS = dict.fromkeys([*EngineOptions.options(), "bar"], object)
 NIGHT_KEYS = {
     "incoming": dict,
-    "max_error_rate": float,
-    "tolerance": float,
-    "max_new_error": float,
+    "max_error_rate": object,
+    "tolerance": object,
+    "max_new_error": object,
     "refresh": bool,
 }
 OUTPUT_KEYS = {"directory": str}
 TYPE_NAMES = {
     dict: "a table",
     int: "a whole number",
-    float: "a number with a point",
     str: "text",
     bool: "true or false",
 }
 
 
-@dataclass(frozen=True)
-class NightSettings:
+@dataclass(frozen=True, kw_only=True)
+class NightSettings(Params):
     """What is asked of a night; night.toml describes each key."""
 
     incoming: Mapping[str, Any]
-    max_error_rate: float
-    tolerance: float
-    max_new_error: float | None = None
+    max_error_rate: float = number(0.0, "", least=0)
+    tolerance: float = number(0.0, "", least=0)
+    max_new_error: float | None = number(None, "", most=inf, least=0, none="no limit")
     refresh: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_new_error is not None and not self.max_new_error >= 0:
-            raise ParameterError(
-                f"`max_new_error` is {self.max_new_error}.", "Give a number of at least 0."
-            )
-        for name in ("max_error_rate", "tolerance"):
-            if not 0 <= (rate := getattr(self, name)) <= 1:
-                raise ParameterError(f"`{name}` is {rate}.", "Give a number from 0.0 to 1.0.")
 
     @property
     def directory(self) -> Path:
@@ -86,11 +69,11 @@ class Settings:
     limits: FitLimits
     engine: EngineOptions
     night: NightSettings
-    directory: str | RemoteLocation
+    directory: str
 
-    def location(self, name: str) -> str | RemoteLocation:
+    def location(self, name: str) -> str:
         """Return where a dataset, the run or the model is, such as "train"."""
-        return join(self.directory, f"{name}.zarr")
+        return f"{self.directory.rstrip('/')}/{name}.zarr"
 
 
 def spelled(name: str) -> str:
@@ -115,7 +98,6 @@ def read_settings(path: Path) -> Settings:
     _check("the settings file", tables, dict.fromkeys(SECTIONS, dict), required=required)
     data, night, output = (tables[name] for name in required)
     fit, engine = dict(tables.get("fit", {})), dict(tables.get("engine", {}))
-    storage = tables.get("storage", {})
     _check("[data]", data, DATA_KEYS, required=TABLES)
     _check("[fit]", fit, FIT_KEYS)
     _check("[engine]", engine, ENGINE_KEYS)
@@ -125,10 +107,6 @@ def read_settings(path: Path) -> Settings:
     if "scheduler_file" in engine:
         engine["scheduler_file"] = _resolve(base, engine["scheduler_file"])
     directory = _resolve(base, output["directory"])
-    if storage and "://" not in directory:
-        raise ParameterError(
-            "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
-        )
     sources = {part: _read_source(f"{part} in [data]", data[part], base) for part in TABLES}
     incoming = _read_source("incoming in [night]", night["incoming"], base)
     limits = {name: fit.pop(name) for name in FitLimits.options() if name in fit}
@@ -142,7 +120,7 @@ def read_settings(path: Path) -> Settings:
         limits=FitLimits(**limits),
         engine=EngineOptions(**engine),
         night=NightSettings(**{**night, "incoming": incoming}),
-        directory=locate(directory, storage),
+        directory=directory,
     )
 
 
