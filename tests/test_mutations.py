@@ -13,7 +13,7 @@ from dask_nrbfn.storage.model import Model
 from tests.cli.program import run, succeed
 from tests.tables import spirals, write_table
 
-N_SEEDS = 60
+N_SEEDS = 28
 FIT = ("--basis-size", 8, "--alpha", 1e-6, "--set", "n_parts=3", "--workers", 0)
 HARMS = ("flip", "cut", "remove")
 KINDS = ("data", "run", "updated", "model")

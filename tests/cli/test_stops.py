@@ -55,13 +55,12 @@ def stopped(job, send, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["a first child", "width: "])
 @pytest.mark.parametrize(
-    ("send", "number", "code"),
+    ("send", "number", "code", "moment"),
     [
-        (os.killpg, signal.SIGINT, 130),
-        (os.kill, signal.SIGINT, 130),
-        (os.kill, signal.SIGTERM, 143),
+        (os.killpg, signal.SIGINT, 130, "width: "),
+        (os.kill, signal.SIGINT, 130, "a first child"),
+        (os.kill, signal.SIGTERM, 143, "width: "),
     ],
     ids=["Ctrl-C", "SIGINT", "SIGTERM"],
 )
@@ -80,7 +79,7 @@ def test_fit__stopped_keeps_its_parts(place, tmp_path, send, number, code, momen
     assert job.returncode == code
     assert f"fit {tmp_path / 'run'}: stopped after " in line
     assert line.endswith(KEPT)
-    if send is os.killpg and moment != "a first child":
+    if send is os.killpg:
         again = started(place, *fit)
         _, errors = again.communicate(timeout=PATIENCE_S)
         assert again.returncode == 0, errors
