@@ -92,6 +92,7 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
     assert missing.stderr.splitlines()[-2].startswith("error: there is no")
 
 
+@pytest.mark.slow
 def test_cli__on_a_running_scheduler(tmp_path, dataset, two_workers):
     address = two_workers.client.scheduler_info()["address"]
     (tmp_path / "scheduler.json").write_text(json.dumps({"address": address}))

@@ -23,6 +23,7 @@ from dask_nrbfn import (
 DRAWN = {"basis": "random", "basis_size": 4, "alpha": 1e-6}
 # The least that leaves something to choose.
 QUICK = {"effort": "quick", "width_factors": (1.0,), "alphas": (1e-6, 1e-3), "folds": 2}
+QUICK |= {"features": ("normalized",)}
 # The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
 ESTIMATORS = [
     NRBFNClassifier(n_neighbors=5),

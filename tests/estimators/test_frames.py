@@ -265,20 +265,6 @@ def test_frames__categories_that_training_did_not_have_are_logged(table, network
     assert record.getMessage() == expected
 
 
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("names", [[0, 1, 2], [10, 20, 30], [2, 0, 1], ["10", "20", "30"]])
-def test_frames__numbers_as_names_are_compared_as_text_is(names):
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    frame = pd.DataFrame(X, columns=names)
-    network = NRBFNClassifier(basis=X[:9]).fit(frame, X[:, 0] > 0)
-    assert network.score(frame, X[:, 0] > 0) > 0.8
-    with pytest.raises(ValueError, match=r"names should match|is in the place of"):
-        network.predict(frame[names[::-1]])
-    if names == [0, 1, 2]:
-        # As pandas makes it of an array: no warning about names.
-        np.testing.assert_array_equal(network.predict(X), network.predict(frame))
-
-
 def test_frames__times_of_day_are_features_if_they_vary():
     hours = np.arange(200) * 5 % 24
     days = pd.Timestamp("2024-03-01 06:00") + pd.to_timedelta(np.arange(200) * 7 % 50, "D")
