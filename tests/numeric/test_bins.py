@@ -3,7 +3,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -99,7 +99,6 @@ def test_ranking__within_its_bound(monkeypatch, scale, offset, share, digits):
     assert error <= figures["roc_auc_bound"] < 0.01
 
 
-@settings(max_examples=25)
 @given(row_chunkings(max_rows=300), st.sampled_from([None, 1]))
 def test_ranking__any_division(lengths, digits):
     scores, codes = draw(sum(lengths), digits=digits)
@@ -168,7 +167,6 @@ def test_reliability__equal_probabilities_are_one_bin():
     assert high == pytest.approx({"n_rows": 30, "mean_probability": 0.3, "observed_share": 0.0})
 
 
-@settings(max_examples=20)
 @given(lengths=row_chunkings(300))
 def test_reliability__any_division(lengths):
     probabilities, codes = draw_probabilities(300)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse import csr_array
@@ -95,7 +95,6 @@ def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normali
 
 
 @given(lengths=row_chunkings(max_rows=80), apart=st.sampled_from([1e3, 1e6]))
-@settings(max_examples=25)
 def test_activations__of_clusters_in_any_blocks(lengths, apart):
     X, features = (
         clusters(sum(lengths), apart, 3),

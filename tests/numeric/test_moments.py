@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError
@@ -70,7 +70,6 @@ def test_moments__packed_triangle(n_basis):
 
 
 @given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=60)
 def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     Phi, codes = draw(sum(lengths), n_basis, seed)
     whole = of_block(Phi, codes)
@@ -86,7 +85,6 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
 
 
 @given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
-@settings(max_examples=40)
 def test_subtract_in_place__leaves_the_other_rows(held, seed):
     Phi, codes = draw(len(held), 5, seed)
     held = np.array(held)
@@ -158,7 +156,6 @@ def test_check_moments__one_damaged_value(field, damage):
     st.integers(0, 3),
     st.floats(1e-6, 1e6),
 )
-@settings(deadline=None)
 def test_are_sums_of_rows__some_of_the_rows(n_rows, n_basis, seed, size):
     Phi, codes = draw(n_rows, n_basis, seed)
     Phi *= size
@@ -167,7 +164,6 @@ def test_are_sums_of_rows__some_of_the_rows(n_rows, n_basis, seed, size):
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 3))
-@settings(deadline=None)
 def test_are_sums_of_rows__a_row_with_a_leverage_above_one(n_rows, n_basis, seed):
     Phi, codes = draw(n_rows, n_basis, seed)
     joint = np.hstack([CLASSES.bordered(codes), Phi])

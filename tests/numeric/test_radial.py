@@ -2,7 +2,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.choices import KERNELS
@@ -64,7 +64,6 @@ def test_activations__every_kind_naive(n_rows, n_basis, offset, kind):
 
 
 @given(lengths=row_chunkings(max_rows=150), kind=st.sampled_from(KINDS), weighted=st.booleans())
-@settings(max_examples=40)
 def test_activations__every_kind_any_blocks(lengths, kind, weighted):
     X, features = draw(sum(lengths), 4), RadialFeatures.from_basis(draw(9, 4, 100), 1.3, **kind)
     factors = np.random.default_rng(3).uniform(0, 2, len(X)) if weighted else np.ones(len(X))
@@ -177,7 +176,6 @@ def test_squared_distances__duplicates_are_never_negative():
 
 
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
-@settings(max_examples=30)
 def test_distances_total__weights_equal_repeated_rows(repeats, seed):
     X, distances = draw(len(repeats), 3, seed), BasisDistances.from_basis(draw(5, 3, 100))
     total = distances.total(X, weights=np.array(repeats, dtype=np.float64))

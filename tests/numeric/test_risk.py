@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.risk import gram_eigenvalues
@@ -13,7 +13,6 @@ def judge(weights, Phi, F, alpha=0.0):
 
 
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=50)
 def test_risk__naive_second_pass(n_rows, n_basis, seed):
     Phi, F = draw(n_rows, n_basis, seed=seed)
     weights = np.random.default_rng(seed + 100).normal(size=(3, n_basis))
@@ -34,7 +33,6 @@ def bounds(Phi, F, alpha=0.0, **options):
 
 
 @given(alpha=st.sampled_from([0.0, 1e-6, 0.1]), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=50)
 def test_bounds__naive_from_the_full_features(alpha, n_basis, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     found = bounds(Phi, F, alpha)

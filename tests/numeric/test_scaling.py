@@ -3,7 +3,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -28,7 +28,6 @@ def standard(X):
 
 
 @given(lengths=row_chunkings(), offset=st.sampled_from([0.0, -50.0, 1e4]), seed=st.integers(0, 99))
-@settings(max_examples=60)
 def test_statistics__any_split(lengths, offset, seed):
     X = draw(sum(lengths), seed=seed) + offset
     statistics = statistics_of(X, lengths)
@@ -38,7 +37,6 @@ def test_statistics__any_split(lengths, offset, seed):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30)
 def test_statistics__far_offset(lengths, seed):
     X = draw(sum(lengths), seed=seed) + 1e9
     exact = (X - 1e9).astype(np.longdouble)
