@@ -43,7 +43,7 @@ def not_promised(network):
     return dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
 
 
-@pytest.mark.fast_cases(16)
+@pytest.mark.fast_cases(8)
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=not_promised)
 def test_estimators__scikit_learn_contract(estimator, check):
     check(estimator)
@@ -55,7 +55,7 @@ def test_tuned__scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("network", [NRBFNClassifier(**DRAWN), NRBFNRegressor(**DRAWN)])
 @pytest.mark.parametrize(
     "check",

@@ -263,14 +263,3 @@ def test_frames__categories_that_training_did_not_have_are_logged(table, network
     (record,) = caplog.records
     expected = "X: column sex: 60 rows have a category that training did not have"
     assert record.getMessage() == expected
-
-
-def test_frames__times_of_day_are_features_if_they_vary():
-    hours = np.arange(200) * 5 % 24
-    days = pd.Timestamp("2024-03-01 06:00") + pd.to_timedelta(np.arange(200) * 7 % 50, "D")
-    frame = pd.DataFrame({"at": days.normalize() + pd.to_timedelta(hours, "h"), "from": days})
-    network = NRBFNClassifier(n_neighbors=5, scale="standard")
-    score = network.fit(frame[:100], hours[:100] >= 12).score(frame[100:], hours[100:] >= 12)
-    names = [*("at", "at_cos", "at_sin", "at_time_cos", "at_time_sin"), "from", "from_cos"]
-    assert network.feature_names_.tolist() == [*names, "from_sin"]
-    assert score > 0.95

@@ -157,6 +157,8 @@ def test_solve__adds_the_locality(name):
     own = np.sum((weights[:, kept] @ ridge) * weights[:, kept])
     risk = error_and_risk(weights, gram, cross, target_norm=norm, **options)
     assert risk.objective == pytest.approx((residual + own) / fit, rel=1e-12)
+    spectral_risk = np.sum(weights**2) * np.trace(gram) / fit
+    assert risk.spectral_risk == pytest.approx(spectral_risk, rel=1e-12)
     bounds = spectral_bounds(weights, gram, cross, target_norm=norm, **options)
     assert bounds.absolute_objective == pytest.approx(residual + own, rel=1e-12)
 
