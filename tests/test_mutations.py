@@ -161,7 +161,7 @@ def check_run(sound, place, name, harm):
     refused(*run("report", place / name, "--out", place / "page.html")[::2])
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", range(N_SEEDS))
 def test_mutations__end_in_the_right_result_or_one_line(sound, tmp_path, seed):
     check_mutation(sound, tmp_path, seed)

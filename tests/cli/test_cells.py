@@ -36,6 +36,7 @@ def test_cli__cells_are_inspected_and_used(place, tmp_path):
     succeed("report", place / "run", "--out", tmp_path / "page.html")
 
 
+@pytest.mark.slow
 def test_cli__cells_are_updated(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "site")
     succeed("update", tmp_path / "site", place / "more.npz")

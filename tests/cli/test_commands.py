@@ -68,6 +68,7 @@ def test_cli__json(tmp_path, dataset):
     assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
 
 
+@pytest.mark.slow
 def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
     for program in (["dask-nrbfn"], ["dask", "nrbfn"]):
         environment = {

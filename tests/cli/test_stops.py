@@ -96,7 +96,7 @@ def test_predict__stopped_keeps_nothing(place, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ingest__stopped_while_a_query_runs(tmp_path, number, code):
     endless = "SELECT range AS a, range % 2 AS y FROM range(1_000_000_000_000)"

@@ -142,7 +142,7 @@ fit_dataset(dataset, sys.argv[2], FitParams(alpha=1e-4), InlineEngine())
 """
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [1, 2, 5, 8])
 def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     dataset = write_table(tmp_path / "data", *spirals(100))

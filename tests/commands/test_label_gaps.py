@@ -96,7 +96,7 @@ def test_ingest__several_targets_with_gaps(tmp_path, suffix):
         ingest_file(file, MemoryStore(), target="t,u", unlabelled="nan")
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_cli__a_label_is_missing(tmp_path, suffix):
     file, rows = write(tmp_path / f"rows{suffix}", table(NAMES[Y])), tmp_path / "rows"

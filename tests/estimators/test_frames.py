@@ -70,7 +70,7 @@ FORMS = {
 }
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_frames__same_table_of_every_library(table, network, form):
     frame, labels = table
