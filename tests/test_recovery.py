@@ -120,7 +120,7 @@ def assert_same_bits(job, expected):
         np.testing.assert_array_equal(values, expected[name], strict=True)
 
 
-@pytest.mark.parametrize(("seed", "victim"), enumerate(VICTIMS))
+@pytest.mark.parametrize(("seed", "victim"), [*enumerate(VICTIMS)])
 def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, seed, victim):
     options = FITS[seed % 2]
     expected, seconds = undisturbed(options)

@@ -134,13 +134,12 @@ def test_update_cells__a_site_is_merged(targets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cells", [None])
-def test_update__the_range_of_targets_grows_with_added_rows(cells, tmp_path):
+def test_update__the_range_of_targets_grows_with_added_rows(tmp_path):
     X, Y, _ = table("numbers")
     places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
     for name, rows in zip(("first", "merged", "added"), places, strict=True):
         at[name] = write(tmp_path / name, X[rows], Y[rows])
-    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=cells), ENGINE)
+    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=None), ENGINE)
     site = write_site(run, tmp_path / "site", at["first"], at["merged"])
     held = places[0]
     for change, rows in (

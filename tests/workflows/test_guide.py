@@ -39,7 +39,7 @@ def has_blocks_to_run(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", filter(has_blocks_to_run, PAGES), ids=name_of)
+@pytest.mark.parametrize("page", [*filter(has_blocks_to_run, PAGES)], ids=name_of)
 def test_page__blocks_run(page, tmp_path):
     run_page(page, tmp_path)
 
