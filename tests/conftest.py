@@ -23,8 +23,10 @@ CI_PACKAGES = (
 )
 
 # A busy machine is no defect.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile(
+    "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("quick")
 
 
 @pytest.hookimpl(tryfirst=True)

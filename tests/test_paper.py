@@ -37,7 +37,6 @@ TABLE_6_NRBFN = [
     ("wine", 1e-13, ("82.2", "1.07", "1e+11", "1.08", "1.1")),
 ]
 BEST_ALPHA = {name: alpha for name, alpha, _ in TABLE_6_NRBFN}
-figures = pytest.mark.parametrize(("name", "alpha", "error", "eps", "gamma"), FIGURES)
 
 
 def run_json(*arguments):
@@ -47,7 +46,7 @@ def run_json(*arguments):
 
 
 @pytest.mark.fast_cases(1)
-@figures
+@pytest.mark.parametrize(("name", "alpha", "error", "eps", "gamma"), FIGURES[1::3])
 def test_paper__command_line(tmp_path, name, alpha, error, eps, gamma):
     X_train, y_train, X_test, y_test = halves(name)
     write_table(tmp_path / "train", X_train, y_train, chunk_rows=40)
@@ -61,7 +60,7 @@ def test_paper__command_line(tmp_path, name, alpha, error, eps, gamma):
 
 
 @pytest.mark.fast_cases(3)
-@figures
+@pytest.mark.parametrize(("name", "alpha", "error", "eps", "gamma"), FIGURES)
 def test_paper__estimator(name, alpha, error, eps, gamma):
     network, found = fit_paper(name, alpha, random_state=0)
     assert len(network.basis_) == N_BASIS[name]

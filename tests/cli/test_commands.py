@@ -54,6 +54,7 @@ def test_cli__json(tmp_path, dataset):
     assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
 
 
+@pytest.mark.slow
 def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     options = {"capture_output": True, "text": True, "env": {**os.environ, "PATH": path}}

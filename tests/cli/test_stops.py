@@ -55,13 +55,12 @@ def stopped(job, send, number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["a first child", "width: "])
 @pytest.mark.parametrize(
-    ("send", "number", "code"),
+    ("send", "number", "code", "moment"),
     [
-        (os.killpg, signal.SIGINT, 130),
-        (os.kill, signal.SIGINT, 130),
-        (os.kill, signal.SIGTERM, 143),
+        (os.killpg, signal.SIGINT, 130, "width: "),
+        (os.kill, signal.SIGINT, 130, "a first child"),
+        (os.kill, signal.SIGTERM, 143, "width: "),
     ],
     ids=["Ctrl-C", "SIGINT", "SIGTERM"],
 )
@@ -80,7 +79,7 @@ def test_fit__stopped_keeps_its_parts(place, tmp_path, send, number, code, momen
     assert job.returncode == code
     assert f"fit {tmp_path / 'run'}: stopped after " in line
     assert line.endswith(KEPT)
-    if send is os.killpg and moment != "a first child":
+    if send is os.killpg:
         again = started(place, *fit)
         _, errors = again.communicate(timeout=PATIENCE_S)
         assert again.returncode == 0, errors
@@ -97,7 +96,7 @@ def test_predict__stopped_keeps_nothing(place, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ingest__stopped_while_a_query_runs(tmp_path, number, code):
     endless = "SELECT range AS a, range % 2 AS y FROM range(1_000_000_000_000)"

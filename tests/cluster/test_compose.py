@@ -108,11 +108,6 @@ def test_compose__environment_reaches_the_store(compose, store, tmp_path):
 
     run(services["bucket"]["command"], services["bucket"]["environment"])
     np.savez(tmp_path / "rows.npz", **dict(zip("Xy", spirals(300), strict=True)))
-    jobs = (
-        "dask-nrbfn ingest rows.npz s3://nrbfn/data.zarr --x X --y y",
-        "dask-nrbfn fit s3://nrbfn/data.zarr s3://nrbfn/run.zarr --alpha 1e-6 --workers 0",
-        "dask-nrbfn inspect s3://nrbfn/run.zarr",
-    )
-    for job in jobs:
-        out = run(job.split(), services["job"]["environment"])
+    for job in ("ingest rows.npz s3://nrbfn/data --x X --y y", "inspect s3://nrbfn/data"):
+        out = run(["dask-nrbfn", *job.split()], services["job"]["environment"])
     assert "n_features         4" in out

@@ -1,16 +1,12 @@
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 
 import psutil
 import pytest
-from distributed import Client, LocalCluster
 
 from dask_nrbfn.engine.threads import cluster_settings, worker_environment
-from dask_nrbfn.numeric.threads import blas_threads
 from tests.cluster.manifests import CLUSTER
 from tests.engine.processes import PATIENCE_S, kill_tree, wait_until
 
@@ -104,23 +100,3 @@ def test_environment__is_that_of_the_engine():
         for name, value in settings.items()
     }
     assert exported == {**worker_environment(3), **variables}
-
-
-@pytest.mark.slow
-def test_environment__reaches_blas_in_a_worker_started_by_hand(tmp_path):
-    # A dask worker overrides these variables with 1, except where they are set in its environment.
-    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster, Client(cluster) as client:
-        worker = f'"{sys.executable}" -m distributed.cli.dask_worker --nthreads 1 --no-dashboard'
-        process = subprocess.Popen(
-            ["sh", "-c", f'. "{ENVIRONMENT}" && exec {worker} {cluster.scheduler_address}'],
-            env={**os.environ, "THREADS": "2"},
-            cwd=tmp_path,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            client.wait_for_workers(1, timeout=60)
-            # OpenBLAS starts no more threads than it has cores.
-            assert list(client.run(blas_threads).values()) == [min(2, os.cpu_count())]
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)

@@ -72,7 +72,7 @@ def close(found, expected, atol=1e-8):
     np.testing.assert_allclose(found, expected, atol=atol * np.abs(expected).max())
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 def test_update_cells__added_rows_are_as_if_fitted(targets):
     rows, further = table(targets), table(targets, seed=3)[0]

@@ -143,7 +143,7 @@ fit_dataset(dataset, sys.argv[2], FitParams(alpha=1e-4), InlineEngine())
 """
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [1, 2, 5, 8])
 def test_fit__killed_while_it_writes_a_file(tmp_path, written):
     dataset = write_table(tmp_path / "data", *spirals(100))
@@ -198,15 +198,18 @@ def cut_power(place, seed):
                 path.unlink()
 
 
-# Each case draws the fates of all files of its run, with a seed of its own for each stop.
+# Each case draws the fates of all files of its run, with a seed of its own.
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
-    ("seed", "stop"),
-    list(enumerate([None, "columns", "confidence", "width", "weights", "model"])),
-)
-@pytest.mark.parametrize(
-    "params",
-    [pytest.param(CUT, id="at once"), pytest.param(PARTED, id="partitioned")],
+    ("params", "stop", "seed"),
+    [
+        (CUT, None, 0),
+        (PARTED, "columns", 1),
+        (CUT, "confidence", 2),
+        (PARTED, "width", 3),
+        (CUT, "weights", 4),
+        (PARTED, "model", 5),
+    ],
 )
 def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, seed):
     dataset, weights = undisturbed

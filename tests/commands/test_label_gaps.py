@@ -89,6 +89,7 @@ def test_ingest__several_targets_with_gaps(tmp_path):
         ingest_file(file, MemoryStore(), target="t,u", unlabelled="nan")
 
 
+@pytest.mark.slow
 def test_cli__a_label_is_missing(tmp_path):
     file, rows = write(tmp_path / "rows.csv", table(NAMES[Y])), tmp_path / "rows"
     problem, fix = refuse("ingest", file, rows, "--label", "y")

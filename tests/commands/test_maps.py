@@ -58,6 +58,7 @@ def expected(place):
     return np.reshape(found, (2, 7, 9))
 
 
+@pytest.mark.slow
 @given(
     chunks=st.tuples(*(st.integers(1, size) for size in (2, 3, 7, 9))),
     order=st.permutations(["time", "band", "y", "x"]),

@@ -85,6 +85,7 @@ def settings_of_this_process():
     return variables, dask.config.get("distributed.nanny.pre-spawn-environ")
 
 
+@pytest.mark.slow
 def test_local_cluster__has_its_threads_and_leaves_this_process_as_it_was(monkeypatch):
     for name in worker_environment(2):
         if name.endswith("_THREADS"):

@@ -18,11 +18,17 @@ from tests.engine.processes import ENVIRONMENT, PATIENCE_S, Processes, wait_unti
 N_TASKS = 6
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Processes(tmp_path_factory.mktemp("cluster"), n_workers=1) as processes:
+        yield processes
+
+
 @pytest.fixture
-def processes(tmp_path):
-    with Processes(tmp_path, n_workers=1) as cluster:
-        cluster.revive()
-        yield cluster
+def processes(cluster):
+    """Give a cluster, whole again after the test before."""
+    cluster.revive()
+    return cluster
 
 
 def sleepers(directory, seconds):
@@ -135,6 +141,8 @@ def test_run__interrupted(request, begun, tmp_path, where, signal_number):
     if where == "external":
         with Client(scheduler, set_as_default=False) as client:
             wait_until(lambda: client.run_on_scheduler(_n_waiting) == 0)
+        # The task sleeps on.
+        request.getfixturevalue("processes").kill_workers()
     assert len(list(begun.iterdir())) == 1
 
 

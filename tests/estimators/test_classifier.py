@@ -9,8 +9,6 @@ import pytest
 import zarr
 from distributed import Client
 from sklearn.base import clone
-from sklearn.datasets import load_wine
-from sklearn.model_selection import GridSearchCV
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV, NRBFNError, Run
 from dask_nrbfn.errors import ParameterError, RecallError
@@ -75,16 +73,6 @@ def test_classifier__labels_come_back_in_their_type(tmp_path, table, label):
     network.save(tmp_path / "model")
     loaded = NRBFNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
-
-
-@pytest.mark.slow
-def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
-    X, y = load_wine(return_X_y=True)
-    network = NRBFNClassifier(neighbors="approximate", alpha=1e-6, scale="standard")
-    # joblib gives each process its share of the cores by NUMBA_NUM_THREADS. Without a last fit
-    # here, in a process that would have to compile the search too.
-    search = GridSearchCV(network, {"alpha": [1e-3, 1e-9]}, n_jobs=2, cv=2, refit=False)
-    assert search.fit(X, y).best_score_ > 0.9
 
 
 def test_classifier__saved_and_loaded_and_pickled(tmp_path, table):

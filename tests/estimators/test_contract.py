@@ -23,6 +23,7 @@ from dask_nrbfn import (
 DRAWN = {"basis": "random", "basis_size": 4, "alpha": 1e-6}
 # The least that leaves something to choose.
 QUICK = {"effort": "quick", "width_factors": (1.0,), "alphas": (1e-6, 1e-3), "folds": 2}
+QUICK |= {"features": ("normalized",)}
 # The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
 ESTIMATORS = [
     NRBFNClassifier(n_neighbors=5),
@@ -42,7 +43,7 @@ def not_promised(network):
     return dict.fromkeys([f"{check}_dense_data", f"{check}_sparse_data"], reason)
 
 
-@pytest.mark.fast_cases(16)
+@pytest.mark.fast_cases(8)
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=not_promised)
 def test_estimators__scikit_learn_contract(estimator, check):
     check(estimator)
@@ -54,7 +55,7 @@ def test_tuned__scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("network", [NRBFNClassifier(**DRAWN), NRBFNRegressor(**DRAWN)])
 @pytest.mark.parametrize(
     "check",

@@ -70,7 +70,7 @@ FORMS = {
 }
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_frames__same_table_of_every_library(table, network, form):
     frame, labels = table
@@ -263,28 +263,3 @@ def test_frames__categories_that_training_did_not_have_are_logged(table, network
     (record,) = caplog.records
     expected = "X: column sex has a category that training did not have in 60 rows"
     assert record.getMessage() == expected
-
-
-@pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("names", [[0, 1, 2], [10, 20, 30], [2, 0, 1], ["10", "20", "30"]])
-def test_frames__numbers_as_names_are_compared_as_text_is(names):
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    frame = pd.DataFrame(X, columns=names)
-    network = NRBFNClassifier(basis=X[:9]).fit(frame, X[:, 0] > 0)
-    assert network.score(frame, X[:, 0] > 0) > 0.8
-    with pytest.raises(ValueError, match=r"names should match|is in the place of"):
-        network.predict(frame[names[::-1]])
-    if names == [0, 1, 2]:
-        # As pandas makes it of an array: no warning about names.
-        np.testing.assert_array_equal(network.predict(X), network.predict(frame))
-
-
-def test_frames__times_of_day_are_features_if_they_vary():
-    hours = np.arange(200) * 5 % 24
-    days = pd.Timestamp("2024-03-01 06:00") + pd.to_timedelta(np.arange(200) * 7 % 50, "D")
-    frame = pd.DataFrame({"at": days.normalize() + pd.to_timedelta(hours, "h"), "from": days})
-    network = NRBFNClassifier(n_neighbors=5, scale="standard")
-    score = network.fit(frame[:100], hours[:100] >= 12).score(frame[100:], hours[100:] >= 12)
-    names = [*("at", "at_cos", "at_sin", "at_time_cos", "at_time_sin"), "from", "from_cos"]
-    assert network.feature_names_.tolist() == [*names, "from_sin"]
-    assert score > 0.95

@@ -43,6 +43,7 @@ def counted(partitions, rows, overlap):
     return np.bincount(routed[routed >= 0], minlength=len(partitions.offsets))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ROWS)
 def test_balanced__no_partition_is_much_larger_than_the_mean(name):
     # An overlap of 2 has tests of its own below.
@@ -69,6 +70,7 @@ def test_balanced__a_cluster_that_k_means_would_not_split():
     assert counts.max() <= (MAX_IMBALANCE + 0.15) * counts.mean()
 
 
+@pytest.mark.slow
 def test_balanced__scales_beyond_float64_are_split_too():
     rows = uniform(4000) * 10.0 ** np.linspace(-14, 2, 4000)[:, None]
     counts = counted(Partitions.balanced(rows, 12, overlap=2, seed=0), rows, 2)

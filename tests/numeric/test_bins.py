@@ -3,7 +3,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -57,12 +57,6 @@ def draw(n_rows, seed=0, *, share=0.3, digits=None):
     return scores if digits is None else scores.round(digits), codes
 
 
-def naive_area(scores, codes):
-    """Return the share of pairs in the right order, pair by pair; equal ones count half."""
-    differences = scores[codes == 1][:, None] - scores[codes == 0]
-    return ((differences > 0) + 0.5 * (differences == 0)).mean()
-
-
 def small_bins(monkeypatch, most=50):
     monkeypatch.setattr(bins, "_MOST_BINS", most)
     monkeypatch.setattr(bins, "MOST_ENTRIES", 2 * most)
@@ -72,7 +66,6 @@ def small_bins(monkeypatch, most=50):
 def test_ranking__exact_where_each_score_has_its_bin(digits):
     scores, codes = draw(400, digits=digits)
     figures = RankedScores.from_block(scores, codes).figures()
-    assert figures["roc_auc"] == pytest.approx(naive_area(scores, codes), rel=1e-12)
     assert figures["roc_auc"] == pytest.approx(roc_auc_score(codes, scores), rel=1e-12)
     assert figures["roc_auc_bound"] == 0.0
 
@@ -99,7 +92,6 @@ def test_ranking__within_its_bound(monkeypatch, scale, offset, share, digits):
     assert error <= figures["roc_auc_bound"] < 0.01
 
 
-@settings(max_examples=25)
 @given(row_chunkings(max_rows=300), st.sampled_from([None, 1]))
 def test_ranking__any_division(lengths, digits):
     scores, codes = draw(sum(lengths), digits=digits)
@@ -168,7 +160,6 @@ def test_reliability__equal_probabilities_are_one_bin():
     assert high == pytest.approx({"n_rows": 30, "mean_probability": 0.3, "observed_share": 0.0})
 
 
-@settings(max_examples=20)
 @given(lengths=row_chunkings(300))
 def test_reliability__any_division(lengths):
     probabilities, codes = draw_probabilities(300)

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -98,7 +98,6 @@ def test_draw__has_equally_many_rows_of_large_classes_and_all_of_small_ones():
         assert draw.weights[draw.codes == code].sum() == pytest.approx(total, rel=0.1)
 
 
-@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 600), max_size=5))
 def test_draw__is_the_same_however_rows_are_cut(cuts):
     draw, numbers = drawn(), np.arange(600)

@@ -29,7 +29,6 @@ def draw(n_rows=30, n_neighbors=5, seed=0):
     offset=st.sampled_from([0.0, 1e8]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40)
 def test_soft_confidence__naive(n_rows, n_neighbors, offset, seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(n_rows, 2)) + offset, rng.integers(0, 2, n_rows)
@@ -145,7 +144,6 @@ def test_even_below__draws_below_the_threshold_first():
 
 
 @given(chunks=row_chunkings(400), seed=st.integers(0, 99))
-@settings(max_examples=20)
 def test_choose_candidates__even_but_for_rare_classes(chunks, seed):
     n_rows = sum(chunks)
     codes = np.where(np.arange(n_rows) % 100 == 7, 1, np.where(np.arange(n_rows) < 30, 2, 0))

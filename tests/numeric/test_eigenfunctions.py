@@ -93,11 +93,6 @@ def test_eigenfunctions__of_groups_far_apart_tell_them_apart_and_begin_with_the_
     assert reference_distances(middles, middles)[np.triu_indices(3, 1)].min() > 0.1
 
 
-def test_eigenfunctions__of_one_row():
-    found = eigenfunctions(RadialFeatures.from_basis([[3.0]], 1.0), 5)
-    assert (found.coefficients.tolist(), found.eigenvalues.tolist()) == ([[1.0]], [1.0])
-
-
 def test_solve_components__where_some_systems_are_singular():
     X, y, features = drawn(width=20.0)
     _, _, gram, cross = sums(features, X, y)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import random_array
 
@@ -150,7 +150,6 @@ def draw_rows(folds, seed=0):
 @given(
     folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2), weighted=st.booleans()
 )
-@settings(max_examples=60)
 def test_fold_block__naive(folds, more, weighted):
     n_folds, own = 5 + more, np.array(folds, dtype=np.int64)
     X, codes, weights = draw_rows(folds)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import (
@@ -115,7 +115,6 @@ def test_residuals__as_scikit_learn_has_them(weighted):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=40)
 def test_residuals__any_split_sums_to_one_block(lengths, seed):
     predicted, targets, weights = draw_numbers(sum(lengths), seed)
     whole = ResidualSums.from_block(predicted, targets, weights)

@@ -5,7 +5,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
@@ -56,7 +56,6 @@ def draw_R(n_basis=6, seed=0):
     return root @ root.T
 
 
-@settings(max_examples=40)
 @given(seed=st.integers(0, 999), k=st.integers(1, 8))
 def test_shares__naive(seed, k):
     rng = np.random.default_rng(seed)
@@ -79,7 +78,6 @@ def test_shares__far_neighbours_do_not_underflow():
     )
 
 
-@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), labelled=st.booleans())
 def test_sums__naive_in_any_blocks(cuts, labelled):
     Phi, y, distances, neighbors = table()
@@ -159,6 +157,8 @@ def test_solve__adds_the_locality(name):
     own = np.sum((weights[:, kept] @ ridge) * weights[:, kept])
     risk = error_and_risk(weights, gram, cross, target_norm=norm, **options)
     assert risk.objective == pytest.approx((residual + own) / fit, rel=1e-12)
+    spectral_risk = np.sum(weights**2) * np.trace(gram) / fit
+    assert risk.spectral_risk == pytest.approx(spectral_risk, rel=1e-12)
     bounds = spectral_bounds(weights, gram, cross, target_norm=norm, **options)
     assert bounds.absolute_objective == pytest.approx(residual + own, rel=1e-12)
 

@@ -5,7 +5,6 @@ import pytest
 from scipy.special import expit
 
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.descent import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 
@@ -39,13 +38,6 @@ def rows(n_rows=23, n_basis=5, n_classes=3):
     Phi = rng.normal(size=(n_rows, n_basis))
     codes, weights = rng.integers(0, n_classes, n_rows), rng.uniform(0.1, 3, n_rows)
     return Phi, codes, rng.normal(size=(n_classes, n_basis)), weights
-
-
-@pytest.mark.parametrize("name", ["square", "squared_hinge", "losses", "__init__", ""])
-def test_loss_named__unknown(name):
-    with pytest.raises(ParameterError, match=f"loss is {name!r}") as error:
-        loss_named(name)
-    assert "Give one of hinge, logistic, squared, squared-hinge." in error.value.remedy
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError
@@ -70,7 +70,6 @@ def test_moments__packed_triangle(n_basis):
 
 
 @given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=60)
 def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     Phi, codes = draw(sum(lengths), n_basis, seed)
     whole = of_block(Phi, codes)
@@ -86,7 +85,6 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
 
 
 @given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
-@settings(max_examples=40)
 def test_subtract_in_place__leaves_the_other_rows(held, seed):
     Phi, codes = draw(len(held), 5, seed)
     held = np.array(held)
@@ -121,13 +119,9 @@ def test_moments__narrow_codes_count_past_their_range(dtype):
     assert moments.cross.tolist() == [[0.0], [300.0]]
 
 
-@pytest.mark.parametrize(("n_rows", "n_basis"), [(0, 5), (1, 1), (9, 600)])
-def test_check_moments__whole(n_rows, n_basis):
-    check_moments(moments_of(n_rows, n_basis), n_rows)
-
-
 @pytest.mark.parametrize("n_rows", [0, 8, 10])
 def test_check_moments__missing_or_repeated_rows(n_rows):
+    check_moments(moments_of(n_rows, 5), n_rows)
     with pytest.raises(
         DamagedDataError, match=rf"total weight of {n_rows} sum to 9, not {n_rows}\."
     ):
@@ -158,7 +152,6 @@ def test_check_moments__one_damaged_value(field, damage):
     st.integers(0, 3),
     st.floats(1e-6, 1e6),
 )
-@settings(deadline=None)
 def test_are_sums_of_rows__some_of_the_rows(n_rows, n_basis, seed, size):
     Phi, codes = draw(n_rows, n_basis, seed)
     Phi *= size
@@ -167,7 +160,6 @@ def test_are_sums_of_rows__some_of_the_rows(n_rows, n_basis, seed, size):
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 3))
-@settings(deadline=None)
 def test_are_sums_of_rows__a_row_with_a_leverage_above_one(n_rows, n_basis, seed):
     Phi, codes = draw(n_rows, n_basis, seed)
     joint = np.hstack([CLASSES.bordered(codes), Phi])
@@ -187,13 +179,6 @@ def test_are_sums_of_rows__other_labels():
     Phi, codes = draw(30, 5)
     taken = of_block(Phi[:10], (codes[:10] + 1) % 3)
     assert not are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
-
-
-def test_are_sums_of_rows__a_class_and_a_basis_row_without_any():
-    Phi, codes = draw(30, 5)
-    Phi[:, 2] = 0
-    taken = of_block(Phi[:10], codes[:10])
-    assert are_sums_of_rows(of_block(Phi, codes) - taken, taken, tolerance=1e-9)
 
 
 def draw_numbers(n_rows=60, n_basis=5, n_targets=2, *, far=0.0, seed=0):

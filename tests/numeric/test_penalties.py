@@ -11,13 +11,6 @@ from tests.numeric.systems import solve_weights
 from tests.tables import spirals
 
 
-@pytest.mark.parametrize("name", ["weight", "penalties", "__init__", "", "os"])
-def test_penalty_named__unknown(name):
-    with pytest.raises(ParameterError, match=f"penalty is {name!r}") as error:
-        penalty_named(name)
-    assert "Give one of clusters, kernel, weights." in error.value.remedy
-
-
 @pytest.mark.parametrize(
     ("params", "problem", "remedy"),
     [

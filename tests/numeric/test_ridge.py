@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
@@ -60,7 +60,6 @@ def test_weights__solved_in_place_have_the_same_bits(n_basis, penalty):
     alpha=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50)
 def test_weights__naive(n_basis, alpha, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     weights = solve(Phi, F, alpha)
@@ -133,7 +132,6 @@ def test_condition__says_how_far_rounding_moves_the_weights():
     alphas=st.lists(st.sampled_from([1e-9, 1e-6, 1e-3, 0.5, 1.0]), max_size=6),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40)
 def test_path__equals_the_weights_of_each_penalty(n_basis, alphas, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     path = list(solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas))
@@ -157,7 +155,6 @@ def test_path__none_where_singular_and_weights_around_it(alphas):
 @given(
     n_basis=st.integers(1, 12), alpha=st.sampled_from([1e-5, 1e-2, 1.0]), seed=st.integers(0, 99)
 )
-@settings(max_examples=50)
 def test_penalty__reference_penalized(n_basis, alpha, seed):
     (Phi, T), (diagonal, P) = draw(n_basis=n_basis, seed=seed), draw_penalties(n_basis, seed)
     for penalty, matrix in ((diagonal, np.diag(diagonal)), (P, P)):

@@ -3,7 +3,7 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -27,25 +27,18 @@ def standard(X):
     return Scaling.from_statistics("standard", statistics_of(X))
 
 
-@given(lengths=row_chunkings(), offset=st.sampled_from([0.0, -50.0, 1e4]), seed=st.integers(0, 99))
-@settings(max_examples=60)
+@given(
+    lengths=row_chunkings(), offset=st.sampled_from([0.0, -50.0, 1e4, 1e9]), seed=st.integers(0, 99)
+)
 def test_statistics__any_split(lengths, offset, seed):
     X = draw(sum(lengths), seed=seed) + offset
+    exact = (X - offset).astype(np.longdouble)
     statistics = statistics_of(X, lengths)
     assert statistics.n_rows == len(X)
-    np.testing.assert_allclose(statistics.mean, X.mean(axis=0), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(statistics.standard_deviation, X.std(axis=0), rtol=1e-9, atol=1e-11)
-
-
-@given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30)
-def test_statistics__far_offset(lengths, seed):
-    X = draw(sum(lengths), seed=seed) + 1e9
-    exact = (X - 1e9).astype(np.longdouble)
-    statistics = statistics_of(X, lengths)
     # A float64 near 1e9 is spaced 1.2e-7 apart.
-    np.testing.assert_allclose(statistics.mean - 1e9, exact.mean(axis=0), atol=2e-6)
-    np.testing.assert_allclose(statistics.standard_deviation, exact.std(axis=0), atol=2e-6)
+    atol = 1e-11 + 2e-15 * abs(offset)
+    np.testing.assert_allclose(statistics.mean - offset, exact.mean(axis=0), atol=atol)
+    np.testing.assert_allclose(statistics.standard_deviation, exact.std(axis=0), atol=atol)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
@@ -54,14 +47,6 @@ def test_statistics__narrow_types_do_not_overflow(dtype):
     statistics = statistics_of(X.astype(dtype))
     np.testing.assert_allclose(statistics.mean, X.mean(axis=0), rtol=1e-13)
     np.testing.assert_allclose(statistics.standard_deviation, X.std(axis=0), rtol=1e-12)
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e8])
-def test_standard__mean_0_and_deviation_1(offset):
-    X = draw(200) * [1.0, 30.0, 0.2] + offset
-    scaled = standard(X).apply(X)
-    np.testing.assert_allclose(scaled.mean(axis=0), 0.0, atol=1e-6)
-    np.testing.assert_allclose(scaled.std(axis=0), 1.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -122,16 +107,12 @@ def test_unseen_columns__are_those_that_change_no_distance(kind, column, unseen)
         np.testing.assert_array_equal(whole, without)
 
 
-def test_unit__rows_have_length_1():
+def test_unit__rows_have_length_1_and_zeros_stay():
     X = draw(30) * np.logspace(-6, 6, 30)[:, None]
-    scaled = Scaling("unit", np.zeros(3), np.ones(3)).apply(X)
-    np.testing.assert_allclose(np.sqrt(np.sum(scaled**2, axis=1)), 1.0, rtol=1e-14)
-    np.testing.assert_allclose(scaled * np.linalg.norm(X, axis=1)[:, None], X, rtol=1e-13)
-
-
-def test_unit__row_of_zeros_stays():
-    scaled = Scaling("unit", np.zeros(2), np.ones(2)).apply(np.array([[0.0, 0.0], [0.0, -5.0]]))
-    np.testing.assert_array_equal(scaled, [[0.0, 0.0], [0.0, -1.0]])
+    scaled = Scaling("unit", np.zeros(3), np.ones(3)).apply(np.vstack([X, np.zeros(3)]))
+    np.testing.assert_allclose(np.sqrt(np.sum(scaled[:30] ** 2, axis=1)), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(scaled[:30] * np.linalg.norm(X, axis=1)[:, None], X, rtol=1e-13)
+    np.testing.assert_array_equal(scaled[30], 0.0)
 
 
 @pytest.mark.parametrize("magnitude", [1e-310, 1e-160, 1e-145, 1e145, 1e160, 1e307])

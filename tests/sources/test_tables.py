@@ -535,6 +535,7 @@ def test_query__labels_of_a_file_are_those_of_the_file(tmp_path, labels):
     assert labels_of(found) == expected
 
 
+@pytest.mark.slow
 def test_dates__are_in_utc_on_every_machine(tmp_path):
     (tmp_path / "d.csv").write_text("t,x\n2026-01-01T10:00:00+02:00,1\n2026-01-02T08:00:00Z,2\n")
     assert features(tmp_path / "d.csv")[:, 0].tolist() == [20454 + 8 / 24, 20455 + 8 / 24]

@@ -60,6 +60,7 @@ def test_cells__scores_are_those_of_the_cell_of_each_row(targets, features):
     np.testing.assert_allclose(model.scores(rows), expected, atol=atol)
 
 
+@pytest.mark.slow
 def test_cells__held_out_figures_are_those_of_all_cells():
     X, y = steps(2000)
     run = fit_table(X, y, replace(PARAMS, cells=8))
@@ -172,6 +173,7 @@ def total_weight(run):
     return np.array([run.read_part(FITS, cell, "target_products")[0, 0] for cell in cells])
 
 
+@pytest.mark.slow
 def test_cells__sum_weighted_rows():
     X, y = spirals(240)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, 240)

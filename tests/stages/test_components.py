@@ -91,7 +91,7 @@ def test_fit__more_than_float64_knows_are_those_that_there_are(caplog):
     assert "components: 40 are requested, but only" in caplog.text
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "figure"), [(spirals, "error_rate"), (surfaces, "relative_error")]
 )

@@ -113,6 +113,7 @@ def test_size__is_chosen_unless_it_is_said(changes, chosen):
     assert not Trials.of(replace(PARAMS, **changes), None).chooses_size
 
 
+@pytest.mark.slow
 def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypatch):
     monkeypatch.setattr(search, "_FIRST_SIZES", (8, 32, 128))
     flat, winding = tune(*noisy(300, 0.3)), tune(*spirals(300, n_features=2))

@@ -89,7 +89,7 @@ HARD = {
 }
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARD)
 def test_search__hard_tables_as_without_partitions(name):
     X, y = HARD[name]()
@@ -124,6 +124,7 @@ def small_partitions(monkeypatch):
     monkeypatch.setattr(Partitions, "balanced", place)
 
 
+@pytest.mark.slow
 def test_search__rows_in_small_partitions_are_repaired(small_partitions):
     X, y = spirals(600)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]

@@ -358,11 +358,10 @@ def test_tune_params__bad_values(values, message):
 @pytest.mark.parametrize(
     ("params", "threads"),
     [
-        (FitParams(basis_size=1200, alpha=1e-6), 1),
         (FitParams(basis_size=1200, alpha=1e-6), 2),
         (FitParams(basis="kmeans", basis_size=400, alpha=1e-6), 1),
     ],
-    ids=["sknn", "side by side", "kmeans"],
+    ids=["sknn, side by side", "kmeans"],
 )
 def test_tune__every_stage_holds_less_than_predicted(tmp_path, params, threads):
     rng = np.random.default_rng(0)

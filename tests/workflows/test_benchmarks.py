@@ -20,6 +20,7 @@ PRINTED = {
         # Of no stage may the peak be above its plan.
         r"all +[\d.]+ +[\d.]+ +[\d.]+ .* 0\.\d+",
     ),
+    "peers": ("wine --test-share 0.4 --peers default,linear", r"\| [\w, ]+ \| \d\.\d+ \|.*"),
     "predict": ("DATASET --basis-size 50", r"ratio +[\d.]+ .*"),
     "tables": ("--bytes 1", r"SQL( +\d+){5}  \w+"),
     "soak": ("--nights 1 --rows 300 --basis-size 20 --scratch .", "same model: yes"),

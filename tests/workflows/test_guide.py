@@ -14,13 +14,10 @@ from tests.workflows.pages import (
     ROOT,
     RUN,
     blocks_of,
-    check_printed,
     name_of,
     run_page,
     titles_run,
 )
-
-PREFIX = "workflows/guide/pages/"
 
 # Every reason for which a block is not run.
 NOT_RUN = {
@@ -35,19 +32,14 @@ NOT_RUN = {
     "starts a Prefect server that stays",
     "takes hours or needs data sets",
 }
-# The page that takes a second; the others are slow.
-FAST = {f"{PREFIX}task/save.md"}
 
 
-def page_cases():
-    """Return a case for every page with blocks to run."""
-    for page in PAGES:
-        if any(block.language in RUN and not block.reason for block in blocks_of(page)):
-            marks = [pytest.mark.slow] * (name_of(page) not in FAST)
-            yield pytest.param(page, id=name_of(page), marks=marks)
+def has_blocks_to_run(page):
+    return any(block.language in RUN and not block.reason for block in blocks_of(page))
 
 
-@pytest.mark.parametrize("page", list(page_cases()))
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*filter(has_blocks_to_run, PAGES)], ids=name_of)
 def test_page__blocks_run(page, tmp_path):
     run_page(page, tmp_path)
 
@@ -112,20 +104,7 @@ def test_guide__builds_without_warnings(tmp_path):
     assert r"\(" not in shown
 
 
-@pytest.mark.parametrize(
-    ("expected", "printed"),
-    [
-        ("n_errors 25", "n_errors 28"),
-        ("error_rate 4.19 %", "error_rate 9.19 %"),
-        ("a\nb", "b\na"),
-        ("fit done ...", "fit not done"),
-    ],
-)
-def test_printed__differs(expected, printed):
-    with pytest.raises(AssertionError, match="is not printed"):
-        check_printed(expected, printed)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
