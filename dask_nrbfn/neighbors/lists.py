@@ -1,6 +1,7 @@
 """Lists of neighbours: their distances, the merge of several lists, and their recall."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,10 +78,9 @@ def measure_pairs(
     return squared
 
 
-def merge_neighbors(
-    indices: NDArray[np.int64], distances: Floats, *, n_neighbors: int
-) -> Neighbors:
+def merge_neighbors(lists: Sequence[Neighbors], *, n_neighbors: int) -> Neighbors:
     """Return the k nearest distinct neighbours of every row, nearest first; -1 and inf for none."""
+    indices, distances = map(np.hstack, zip(*lists, strict=True))
     missing = max(0, n_neighbors - indices.shape[1])
     indices = np.pad(indices, ((0, 0), (0, missing)), constant_values=MISSING)
     distances = np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf)

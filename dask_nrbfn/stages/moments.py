@@ -35,7 +35,7 @@ from dask_nrbfn.stages.bases import check_neighbors, source_of, with_neighbors
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, Trials, trials_of
-from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
+from dask_nrbfn.stages.neighbors import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
