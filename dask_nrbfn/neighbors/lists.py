@@ -52,8 +52,13 @@ def measure_neighbors(
 def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
     if is_sparse(rows):
+        squared, step = np.empty(indices.size), max(1, _GATHER_ELEMENTS // _width(rows))
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
-        return measure_pairs(rows, targets, indices.ravel(), of_targets).reshape(indices.shape)
+        for start in range(0, indices.size, step):
+            part = slice(start, start + step)
+            pairs = rows[indices.ravel()[part]] - targets[of_targets[part]]
+            squared[part] = squared_norms(pairs)
+        return squared.reshape(indices.shape)
     differences = rows.take(indices, axis=0) - targets[:, None, :]
     return np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
 
@@ -61,21 +66,6 @@ def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) ->
 def _width(rows: Rows) -> int:
     """Return the number of values of a row that are read."""
     return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
-
-
-def measure_pairs(
-    rows: Rows,
-    targets: Rows,
-    places: NDArray[np.int64],
-    target_places: NDArray[np.int64],
-) -> Floats:
-    """Return the squared distances (m,) between rows and targets at these places, pair by pair."""
-    squared = np.empty(len(places))
-    step = max(1, _GATHER_ELEMENTS // _width(rows))
-    for start in range(0, len(places), step):
-        part = slice(start, start + step)
-        squared[part] = squared_norms(rows[places[part]] - targets[target_places[part]])
-    return squared
 
 
 def merge_neighbors(lists: Sequence[Neighbors], *, n_neighbors: int) -> Neighbors:
@@ -97,15 +87,8 @@ def merge_neighbors(lists: Sequence[Neighbors], *, n_neighbors: int) -> Neighbor
     )
 
 
-class Recall(NamedTuple):
-    """Mean share of the true neighbours found, and the standard error of that mean."""
-
-    mean: float
-    standard_error: float
-
-
-def measure_recall(found: Floats, exact: Floats) -> Recall:
-    """Return the recall of neighbour lists, given by their distances (b, k), nearest first.
+def measure_recall(found: Floats, exact: Floats) -> tuple[float, float]:
+    """Return the mean recall of lists, given by their distances (b, k), and its standard error.
 
     A neighbour counts as true if it is no further away than the k-th true neighbour. So any of
     several rows at the same distance counts.
@@ -113,4 +96,4 @@ def measure_recall(found: Floats, exact: Floats) -> Recall:
     true = found <= exact[:, -1:] * (1.0 + _RELATIVE_TOLERANCE)
     shares = true.mean(axis=1)
     spread = float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
-    return Recall(float(shares.mean()), spread / math.sqrt(len(shares)))
+    return float(shares.mean()), spread / math.sqrt(len(shares))

@@ -87,11 +87,10 @@ class SearchedRows:
             smallest = min(self.smallest_partition, self.n_rows)
             if self._largest_search("approximate", free_bytes) < smallest:
                 method = "exact"
-        if n_partitions is None:
-            at_once = self.faster_method(1, threads=threads) if method == "auto" else method
-            n_partitions = self._fitting_partitions(at_once, free_bytes)
         if method == "auto":
-            method = self.faster_method(n_partitions, threads=threads)
+            method = self.faster_method(n_partitions or 1, threads=threads)
+        if n_partitions is None:
+            n_partitions = self._fitting_partitions(method, free_bytes)
         return NeighborSearch(method=method, n_partitions=int(n_partitions), threads=threads)
 
     def search_bytes(self, n_rows: int, method: str) -> int:

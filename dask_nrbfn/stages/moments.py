@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
 from dask_nrbfn.numeric.device import array_module, check_sums_fit
@@ -31,7 +30,7 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.bases import check_neighbors, source_of, with_neighbors
+from dask_nrbfn.stages.bases import check_neighbors
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, Trials, trials_of
@@ -226,11 +225,6 @@ def most_components(run: Run) -> int:
     """
     asked = (size for size in Trials.of(run.params, run.tuning).components if size is not None)
     return max(asked, default=0) + run.embeds
-
-
-def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors (r, J) whose span contains the weights; None: not restricted."""
-    return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 
 def read_coefficients(run: Run) -> Floats:
@@ -486,7 +480,7 @@ def _sum_locality(job: StageJob) -> dict[str, Any]:
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
-    _find_neighbors(job, drawn)
+    search_rows_exactly(run, dataset, job.engine, stage="locality", rows=drawn)
     part_rows = _part_rows(k, dataset.row_values)
     layout = PartLayout(n_drawn, part_rows, part_rows)
     reduction = Reduction(_LOCALITY_SUMS, _LocalityPass, {"": LocalitySum}, layout)
@@ -507,26 +501,6 @@ def read_locality(run: Run, strength: float) -> Locality | None:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)
     return Locality(strength, total.matrix(BASIS.recorded(run).n_basis))
-
-
-def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows; the search of all rows is used if there was one."""
-    run = job.run
-    if (
-        source_of(run.chosen_params.basis).by_confidence
-        and with_neighbors(run).n_rows == run.n_rows
-    ):
-        write_array(run.group("locality"), "rows", drawn, "target")
-        run_task(job.engine, _take_lists, run, label="locality")
-    else:
-        search_rows_exactly(run, job.dataset, job.engine, stage="locality", rows=drawn)
-
-
-def _take_lists(run: Run) -> None:
-    rows = run.read("locality/rows")
-    for name in ("indices", "distances"):
-        lists = run.take(f"neighbors/{name}", rows)
-        write_array(run.group("locality"), name, lists, "target", "neighbor")
 
 
 class _LocalityPass(RowPass):
@@ -589,7 +563,7 @@ def _locality_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=n_drawn * (s.k + 1) * (s.r**2 + s.product_flops(s.r)),
         exponentials=n_drawn * (s.k + 1) * s.r,
-        pairs=0 if s.by_confidence else s.n * n_drawn,
+        pairs=s.n * n_drawn,
         pair_flops=s.pair_flops,
         read_bytes=n_parts * (s.rows_bytes + sums),
         written_bytes=(n_parts + 1) * sums,

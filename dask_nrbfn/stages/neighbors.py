@@ -17,7 +17,6 @@ from dask_nrbfn.neighbors.exact import buffer_bytes, exact_neighbors, find_repea
 from dask_nrbfn.neighbors.lists import (
     MISSING,
     Neighbors,
-    Recall,
     measure_neighbors,
     measure_recall,
     merge_neighbors,
@@ -173,7 +172,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     than k neighbours in their partitions.
     """
     run, dataset = job.run, job.dataset
-    search = decided_search(run)
+    search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")
     logger.info("neighbors: %s search, %s", search.method, partitions)
     k, n_searched = run.chosen_params.n_neighbors, search.n_candidates or run.n_rows
@@ -242,11 +241,6 @@ def _draw(run: Run, dataset: Dataset) -> None:
     group = run.group("neighbors")
     write_array(group, "rows", drawn, "candidate")
     write_array(group, "hashes", hashes, "candidate")
-
-
-def decided_search(run: Run) -> NeighborSearch:
-    """Return the recorded search of a run."""
-    return NeighborSearch(**run.decisions["neighbors"])
 
 
 def plan_search(context: FitContext) -> NeighborSearch:
@@ -598,18 +592,13 @@ def _audit(job: StageJob) -> dict[str, Any]:
     if search["method"] == "exact" and search["n_partitions"] == 1:
         # By construction.
         return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
-    n_searched = with_neighbors(run).n_rows
-    n_audited = min(n_searched, AUDITED_ROWS)
+    n_audited = min(run.n_rows, AUDITED_ROWS)
     rng = np.random.default_rng([run.chosen_params.random_state, 1])
-    rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
+    rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
-    recall = run_task(engine, _compare, run, label="recall")
-    logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
-    return {
-        "recall": recall.mean,
-        "recall_standard_error": recall.standard_error,
-        "n_audited": n_audited,
-    }
+    recall, error = run_task(engine, _compare, run, label="recall")
+    logger.info("recall: %.4f +- %.4f", recall, error)
+    return {"recall": recall, "recall_standard_error": error, "n_audited": n_audited}
 
 
 def check_recall(run: Run, min_recall: float) -> None:
@@ -632,8 +621,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     )
 
 
-def _compare(run: Run) -> Recall:
-    run = with_neighbors(run)
+def _compare(run: Run) -> tuple[float, float]:
     found = run.take("neighbors/distances", run.read("recall/rows"))
     return measure_recall(found, run.read("recall/distances"))
 
