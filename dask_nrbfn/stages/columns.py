@@ -30,14 +30,7 @@ from dask_nrbfn.numeric.small_fit import (
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.parts import (
-    PartResult,
-    Reduction,
-    Sums,
-    map_parts,
-    read_total,
-    reduce_parts,
-)
+from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
@@ -483,7 +476,6 @@ def _metric_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
         exponentials=2 * (n_tried + n_rounds) * rows * r,
-        read_bytes=len(learning) * s.rows_bytes,
         held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
         n_tasks=len(learning),
     )

@@ -236,7 +236,6 @@ def _components_cost(s: FitSizes) -> StageCost:
     held = s.basis_bytes(s.r, copies=4) + eigenfunctions_bytes(s.r)
     return StageCost(
         products=eigenfunctions_flops(s.r),
-        written_bytes=8 * s.r * s.n_components,
         held_bytes=s.held(held + 16 * s.r * s.n_components, reads=False),
     )
 

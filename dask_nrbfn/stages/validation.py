@@ -190,8 +190,6 @@ def _path_cost(s: FitSizes) -> StageCost:
     weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
     return StageCost(
         products=n_tasks * (s.n_ridges * s.r**3 / 3 + spans * eigenfunctions_flops(s.r)) + spectrum,
-        read_bytes=8 * s.r**2 * n_tasks,
-        written_bytes=weights * n_tasks,
         held_bytes=s.held(
             s.solve_bytes
             + 4 * s.r**2

@@ -44,14 +44,6 @@ def test_nearest_rows__nearest_first_and_of_other_rows():
     np.testing.assert_allclose(reached, np.sort(distances, axis=1)[:, :12], rtol=1e-6)
 
 
-def test_nearest_rows__refuses_what_has_no_distance():
-    rows, bad = texts(20, 30), texts(5, 30)
-    bad.data[3] = np.nan
-    for pair in ((rows, bad), (bad, rows)):
-        with pytest.raises(ValueError, match="NaN"):
-            nearest_rows(*pair, count=2)
-
-
 @given(rows=sparse_rows(), seed=st.integers(0, 9))
 @settings(max_examples=20, deadline=None)
 def test_measure_neighbors__those_of_arrays(rows, seed):
