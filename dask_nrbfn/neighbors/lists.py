@@ -8,11 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import over_strips
-from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.types import Floats
-
-# Elements gathered at a time: 8 MiB of float64 stay in the cache.
-_GATHER_ELEMENTS = 2**20
 
 # Distances that differ by a smaller share are equal: the same pair summed in another order.
 _RELATIVE_TOLERANCE = 1e-9
@@ -45,27 +42,19 @@ def measure_neighbors(
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
-    over_strips(measure, (len(indices), indices.shape[1] * _width(rows)), threads)
+    width = int(mean_values(rows)) or 1
+    over_strips(measure, (len(indices), indices.shape[1] * width), threads)
     return neighbors
 
 
 def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
     if is_sparse(rows):
-        squared, step = np.empty(indices.size), max(1, _GATHER_ELEMENTS // _width(rows))
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
-        for start in range(0, indices.size, step):
-            part = slice(start, start + step)
-            pairs = rows[indices.ravel()[part]] - targets[of_targets[part]]
-            squared[part] = squared_norms(pairs)
-        return squared.reshape(indices.shape)
+        pairs = rows[indices.ravel()] - targets[of_targets]
+        return squared_norms(pairs).reshape(indices.shape)
     differences = rows.take(indices, axis=0) - targets[:, None, :]
     return np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
-
-
-def _width(rows: Rows) -> int:
-    """Return the number of values of a row that are read."""
-    return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
 
 
 def merge_neighbors(lists: Sequence[Neighbors], *, n_neighbors: int) -> Neighbors:

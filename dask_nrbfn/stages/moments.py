@@ -571,16 +571,11 @@ def _locality_cost(s: FitSizes) -> StageCost:
     )
 
 
-def _check_locality(context: FitContext) -> None:
-    """Raise ParameterError if rows have too few neighbours."""
-    check_neighbors(context.params.n_neighbors, context.dataset, labelled_only=False)
-
-
 LOCALITY = Stage(
     name="locality",
     compute=_sum_locality,
     cost=_locality_cost,
-    check=_check_locality,
+    check=lambda of: check_neighbors(of.params.n_neighbors, of.dataset, labelled_only=False),
     wanted=lambda tried: any(tried.localities),
     grows_with_basis=True,
     scratch=(_LOCALITY_SUMS,),
