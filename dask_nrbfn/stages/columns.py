@@ -75,14 +75,11 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
     params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
-    scales = [*Trials.of(params, run.tuning).scales]
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _warn_of_unseen(dataset, total, unseen)
-    elif is_table and scales == ["none"]:
+    elif is_table and [*Trials.of(params, run.tuning).scales] == ["none"]:
         _warn_of_scales(dataset, total.standard_deviation)
-    if dataset.is_sparse and "standard" in scales:
-        logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
     sparse = dataset.is_sparse or None
     return {"unseen": unseen.tolist(), **known(groups=groups or None, sparse=sparse)}

@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError, ParameterError, RecallError, plural
-from dask_nrbfn.neighbors import plan
+from dask_nrbfn.neighbors import lists, plan
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.exact import buffer_bytes, exact_neighbors, find_repeats, nearest_rows
-from dask_nrbfn.neighbors.lists import (
-    MISSING,
-    Neighbors,
-    measure_neighbors,
-    measure_recall,
-    merge_neighbors,
-)
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
 from dask_nrbfn.neighbors.plan import NeighborSearch, search_dtype
 from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, RowPool, choose_candidates
@@ -464,8 +458,8 @@ def _candidates_of_block(
     run: Run, index: int, start: int, n_rows: int, counts: NDArray[np.int64]
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
-    before, lists = counts[:index].sum(axis=0), bases.most_lists(run.chosen_params.overlap)
-    indices = np.full((n_rows, lists, run.chosen_params.n_neighbors), MISSING)
+    before, n_lists = counts[:index].sum(axis=0), bases.most_lists(run.chosen_params.overlap)
+    indices = np.full((n_rows, n_lists, run.chosen_params.n_neighbors), MISSING)
     distances = np.full(indices.shape, np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - start
@@ -623,7 +617,7 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 def _compare(run: Run) -> tuple[float, float]:
     found = run.take("neighbors/distances", run.read("recall/rows"))
-    return measure_recall(found, run.read("recall/distances"))
+    return lists.measure_recall(found, run.read("recall/distances"))
 
 
 def _recall_cost(s: FitSizes) -> StageCost:
