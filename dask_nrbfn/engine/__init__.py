@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 from dask_nrbfn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dask_nrbfn.engine.connection import EngineOptions as EngineOptions
-    from dask_nrbfn.engine.connection import connect as connect
-    from dask_nrbfn.engine.connection import describe_engine as describe_engine
-    from dask_nrbfn.engine.tasks import DaskEngine as DaskEngine
-    from dask_nrbfn.engine.tasks import Engine as Engine
-    from dask_nrbfn.engine.tasks import InlineEngine as InlineEngine
+    from dask_nrbfn.engine.connection import EngineOptions, connect, describe_engine
+    from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 else:
     # A command that runs no task starts without distributed.
     __getattr__, __dir__ = lazy_names(
@@ -24,3 +20,12 @@ else:
             "tasks": ["DaskEngine", "Engine", "InlineEngine"],
         },
     )
+
+__all__ = [
+    "DaskEngine",
+    "Engine",
+    "EngineOptions",
+    "InlineEngine",
+    "connect",
+    "describe_engine",
+]
