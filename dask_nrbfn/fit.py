@@ -19,14 +19,13 @@ from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND
-from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.exact_search import RECALL, check_recall
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
-from dask_nrbfn.stages.neighbors import CONFIDENCE, NEIGHBORS, decided_search, plan_search
+from dask_nrbfn.stages.neighbors import NEIGHBORS, RECALL, check_recall, plan_search
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
@@ -92,7 +91,7 @@ def in_run(context: FitContext, run: Run) -> FitContext:
         tuning=run.remaining_tuning,
         layout=run.layout,
         labelled_layout=run.of_labelled().layout,
-        search=decided_search(run),
+        search=NeighborSearch(**run.decisions["neighbors"]),
         found_basis=BASIS.recorded(run).n_basis if BASIS.name in run.stages else None,
     )
 

@@ -40,9 +40,8 @@ from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
-from dask_nrbfn.stages.basis import given_basis
+from dask_nrbfn.stages.basis import given_basis, name_rows
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.neighbors import name_rows
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group

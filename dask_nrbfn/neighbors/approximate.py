@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import StorageError
 from dask_nrbfn.neighbors.exact import exact_neighbors, other_rows
-from dask_nrbfn.neighbors.plan import candidate_list, listed_neighbors, searched_neighbors
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.neighbors.plan import graph_lists
+from dask_nrbfn.numeric.rows import Rows
 
 # One build at a time in a process, because all builds share the threads of numba.
 _BUILDING = threading.Lock()
@@ -36,14 +36,14 @@ def approximate_neighbors(
             "Set NUMBA_CACHE_DIR to a directory that you may write to, or search exactly.",
         ) from error
 
-    n_rows, listed = rows.shape[0], listed_neighbors(n_neighbors, is_sparse=is_sparse(rows))
+    n_rows, (n_searched, n_candidates) = rows.shape[0], graph_lists(n_neighbors)
     with _BUILDING, warnings.catch_warnings():
         # Incomplete lists are repaired below.
         warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
         graph = NNDescent(
             rows,
-            n_neighbors=min(searched_neighbors(listed) + 1, n_rows),
-            max_candidates=candidate_list(listed),
+            n_neighbors=min(n_searched + 1, n_rows),
+            max_candidates=n_candidates,
             random_state=seed,
             n_jobs=min(threads, numba.config.NUMBA_NUM_THREADS),  # type: ignore[attr-defined]
         ).neighbor_graph

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
 from dask_nrbfn.numeric.device import Gpu, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
@@ -293,26 +292,14 @@ def _search_by_differences(
     rows: Rows, targets: _Targets, found: Neighbors, unsure: NDArray[np.int64]
 ) -> None:
     """Replace the lists of unsure targets in `found` by those of the differences to all rows."""
-    n_rows, count = rows.shape[0], found.indices.shape[1]
-    size = _TILE_ROWS if is_sparse(rows) else max(1, _BLOCK_ELEMENTS // rows.shape[1])
+    (n_rows, p), count = rows.shape, found.indices.shape[1]
+    size = _TILE_ROWS if is_sparse(rows) else max(1, _BLOCK_ELEMENTS // p)
+    blocks = [np.arange(n_rows)[None, first : first + size] for first in range(0, n_rows, size)]
     for place in unsure:
         target = targets.rows[place : place + 1]
-        squared = [
-            squared_norms(_about(rows[first : first + size], target))
-            for first in range(0, n_rows, size)
-        ]
-        distances, n_listed = np.concatenate(squared), min(count + SPARE, n_rows)
-        near = np.flatnonzero(distances <= np.partition(distances, n_listed - 1)[n_listed - 1])
-        nearest = near[np.argsort(distances[near], kind="stable")][:n_listed]
-        listed = measure_neighbors(rows, target, nearest[None])
-        found.indices[place], found.distances[place] = (each[0, :count] for each in listed)
-
-
-def _about(rows: Rows, origin: Rows) -> Rows:
-    """Return rows minus a row (1, p), in double precision."""
-    if not is_sparse(rows):
-        return np.subtract(rows, origin, dtype=np.float64)
-    return rows - csr_array(np.ones((rows.shape[0], 1))) @ origin.astype(np.float64)
+        measured = [measure_neighbors(rows, target, block) for block in blocks]
+        nearest = merge_neighbors(measured, n_neighbors=count)
+        found.indices[place], found.distances[place] = nearest.indices[0], nearest.distances[0]
 
 
 def _terms(rows: Rows, targets: Rows) -> int:

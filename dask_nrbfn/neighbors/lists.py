@@ -1,17 +1,15 @@
 """Lists of neighbours: their distances, the merge of several lists, and their recall."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import over_strips
-from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values, squared_norms
 from dask_nrbfn.numeric.types import Floats
-
-# Elements gathered at a time: 8 MiB of float64 stay in the cache.
-_GATHER_ELEMENTS = 2**20
 
 # Distances that differ by a smaller share are equal: the same pair summed in another order.
 _RELATIVE_TOLERANCE = 1e-9
@@ -44,7 +42,8 @@ def measure_neighbors(
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
-    over_strips(measure, (len(indices), indices.shape[1] * _width(rows)), threads)
+    width = int(mean_values(rows)) or 1
+    over_strips(measure, (len(indices), indices.shape[1] * width), threads)
     return neighbors
 
 
@@ -52,35 +51,15 @@ def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) ->
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
     if is_sparse(rows):
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
-        return measure_pairs(rows, targets, indices.ravel(), of_targets).reshape(indices.shape)
+        pairs = rows[indices.ravel()] - targets[of_targets]
+        return squared_norms(pairs).reshape(indices.shape)
     differences = rows.take(indices, axis=0) - targets[:, None, :]
     return np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
 
 
-def _width(rows: Rows) -> int:
-    """Return the number of values of a row that are read."""
-    return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
-
-
-def measure_pairs(
-    rows: Rows,
-    targets: Rows,
-    places: NDArray[np.int64],
-    target_places: NDArray[np.int64],
-) -> Floats:
-    """Return the squared distances (m,) between rows and targets at these places, pair by pair."""
-    squared = np.empty(len(places))
-    step = max(1, _GATHER_ELEMENTS // _width(rows))
-    for start in range(0, len(places), step):
-        part = slice(start, start + step)
-        squared[part] = squared_norms(rows[places[part]] - targets[target_places[part]])
-    return squared
-
-
-def merge_neighbors(
-    indices: NDArray[np.int64], distances: Floats, *, n_neighbors: int
-) -> Neighbors:
+def merge_neighbors(lists: Sequence[Neighbors], *, n_neighbors: int) -> Neighbors:
     """Return the k nearest distinct neighbours of every row, nearest first; -1 and inf for none."""
+    indices, distances = map(np.hstack, zip(*lists, strict=True))
     missing = max(0, n_neighbors - indices.shape[1])
     indices = np.pad(indices, ((0, 0), (0, missing)), constant_values=MISSING)
     distances = np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf)
@@ -97,15 +76,8 @@ def merge_neighbors(
     )
 
 
-class Recall(NamedTuple):
-    """Mean share of the true neighbours found, and the standard error of that mean."""
-
-    mean: float
-    standard_error: float
-
-
-def measure_recall(found: Floats, exact: Floats) -> Recall:
-    """Return the recall of neighbour lists, given by their distances (b, k), nearest first.
+def measure_recall(found: Floats, exact: Floats) -> tuple[float, float]:
+    """Return the mean recall of lists, given by their distances (b, k), and its standard error.
 
     A neighbour counts as true if it is no further away than the k-th true neighbour. So any of
     several rows at the same distance counts.
@@ -113,4 +85,4 @@ def measure_recall(found: Floats, exact: Floats) -> Recall:
     true = found <= exact[:, -1:] * (1.0 + _RELATIVE_TOLERANCE)
     shares = true.mean(axis=1)
     spread = float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
-    return Recall(float(shares.mean()), spread / math.sqrt(len(shares)))
+    return float(shares.mean()), spread / math.sqrt(len(shares))

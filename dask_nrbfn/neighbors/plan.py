@@ -75,7 +75,6 @@ class SearchedRows:
     n_features: int
     row_values: float
     width: int
-    is_sparse: bool
     dtype: np.dtype[Any]
     params: FitParams
 
@@ -84,13 +83,14 @@ class SearchedRows:
         n_partitions, method = self.params.n_partitions, self.params.neighbors
         if n_partitions is not None:
             self._check_partitions(n_partitions)
-        elif method == "auto" and not self._fits("approximate", free_bytes):
-            method = "exact"
-        if n_partitions is None:
-            at_once = self.faster_method(1, threads=threads) if method == "auto" else method
-            n_partitions = self._fitting_partitions(at_once, free_bytes)
+        elif method == "auto":
+            smallest = min(self.smallest_partition, self.n_rows)
+            if self._largest_search("approximate", free_bytes) < smallest:
+                method = "exact"
         if method == "auto":
-            method = self.faster_method(n_partitions, threads=threads)
+            method = self.faster_method(n_partitions or 1, threads=threads)
+        if n_partitions is None:
+            n_partitions = self._fitting_partitions(method, free_bytes)
         return NeighborSearch(method=method, n_partitions=int(n_partitions), threads=threads)
 
     def search_bytes(self, n_rows: int, method: str) -> int:
@@ -99,11 +99,12 @@ class SearchedRows:
         The rows twice, and candidates and results of the exact search; for the approximate one
         lists of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and buffers.
         """
-        k = listed_neighbors(self.params.n_neighbors, is_sparse=self.is_sparse)
+        k = self.params.n_neighbors
         row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
         if method == "exact":
             return n_rows * (row_bytes + 40 * (k + 1) + 24 * SPARE)
-        row_bytes += 16 * candidate_list(k) + 34 * searched_neighbors(k)
+        n_searched, n_candidates = graph_lists(k)
+        row_bytes += 16 * n_candidates + 34 * n_searched
         return n_rows * row_bytes + _UPDATED_ROWS * (k + 1) ** 2 * _BYTES_PER_UPDATE
 
     @property
@@ -142,11 +143,6 @@ class SearchedRows:
             return 1
         wanted = self._rows_of_partitions / max(largest, self.smallest_partition)
         return max(self.params.overlap + 1, min(math.ceil(wanted), self.most_partitions))
-
-    def _fits(self, method: str, free_bytes: Callable[[str], int]) -> bool:
-        """Return whether the search of the smallest partition fits."""
-        smallest = min(self.smallest_partition, self.n_rows)
-        return self._largest_search(method, free_bytes) >= smallest
 
     def _largest_search(self, method: str, free_bytes: Callable[[str], int]) -> int:
         """Return the number of rows that a worker can search at once."""
@@ -204,38 +200,19 @@ def pair_flops(n_features: int, row_values: float) -> float:
     return 2 * (_SHARED * row_values + row_values**2 / n_features)
 
 
-def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
-    """Return the number of neighbours in the lists of NNDescent.
+def graph_lists(n_neighbors: int) -> tuple[int, int]:
+    """Return how many neighbours of each row NNDescent searches, and how many candidates it lists.
 
-    Rows in CSR are about equally far from each other, so their lists are a quarter longer: with
-    20,000 texts a recall of .998 instead of .994, for a third more time.
+    Each raises the recall on 550,000 x 32 from .987: a quarter more neighbours than k to .995,
+    because most missed neighbours are the furthest ones; candidates of twice k to .994.
     """
-    return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
-
-
-def candidate_list(n_neighbors: int) -> int:
-    """Return the length of the candidate lists of NNDescent.
-
-    Twice the neighbours: on 550,000 x 32 a recall of .994 instead of .987 for a tenth more time.
-    """
-    return min(_MAX_CANDIDATES, 2 * n_neighbors)
-
-
-def searched_neighbors(n_neighbors: int) -> int:
-    """Return the number of neighbours that NNDescent searches; the nearest k are kept.
-
-    A quarter more than k, because most missed neighbours are the furthest ones: on 550,000 x 32 a
-    recall of .995 instead of .987, for a third more time.
-    """
-    return n_neighbors + n_neighbors // 4
+    return n_neighbors + n_neighbors // 4, min(_MAX_CANDIDATES, 2 * n_neighbors)
 
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
     """Return the number of candidate updates of NNDescent: compared values of candidates."""
-    is_sparse = row_values < n_features
-    compared = round(_COMPARED * row_values) if is_sparse else n_features
-    listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)
-    return n_rows * (searched_neighbors(listed) + 1) * (compared + 100)
+    compared = round(_COMPARED * row_values) if row_values < n_features else n_features
+    return n_rows * (graph_lists(n_neighbors)[0] + 1) * (compared + 100)
 
 
 def update_rate(threads: int) -> float:

@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of, with_neighbors
-from dask_nrbfn.stages.neighbors import codes_of_places, name_rows
+from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import guess_as_good
 
 _RESULT = (

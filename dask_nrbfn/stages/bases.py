@@ -195,7 +195,6 @@ def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
         n_features=dataset.n_features,
         row_values=dataset.row_values,
         width=dataset.row_width,
-        is_sparse=dataset.is_sparse,
         dtype=dataset.dtype,
         params=params,
     )

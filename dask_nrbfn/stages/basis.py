@@ -1,8 +1,8 @@
-"""Stage "basis": the choice of the basis rows or centres, by rows, k-means or confidence."""
+"""Stages "confidence" and "basis": the confidence of rows, and the choice of the basis rows."""
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,32 +18,107 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
-from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import (
-    MOST_FOUND,
-    MOST_SCORED,
-    SELECTION_ROWS,
-    BasisSource,
-    Chosen,
-    SampledRows,
-    check_distinct,
-    names_search_of_all,
-    pool_bytes,
-    pool_of,
-    requested_size,
-    source_of,
-    with_neighbors,
-)
+from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages import bases
+from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, source_of, with_neighbors
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.neighbors import CONFIDENCE, codes_of_places, name_rows
+from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
+
+
+def _store_confidence(job: StageJob) -> dict[str, Any]:
+    """Store the confidence of every row or candidate; return how many are below the threshold."""
+    run = with_neighbors(job.run)
+    run.require_row_array("confidence/values", np.float64)
+    run.require_row_array("confidence/tiebreak", np.uint64)
+    if not run.has("confidence/codes"):
+        run_task(job.engine, _write_codes, run, job.dataset, label="confidence")
+    parts = map_parts(run, job.dataset, job.engine, stage="confidence", task=_confidence_part)
+    return {"n_below_threshold": sum(part["n_below_threshold"] for part in parts)}
+
+
+def _write_codes(run: Run, dataset: Dataset) -> None:
+    """Store the class code of every row in one or two bytes, because each part reads all codes.
+
+    If only some rows have a confidence, the row numbers are stored too.
+    """
+    group, rows = run.group("confidence"), bases.searched_rows(run)
+    if dataset.labelled_only:
+        labelled = replace(dataset, labelled_only=False).labelled_rows()
+        rows = labelled if rows is None else labelled[rows]
+    if rows is not None:
+        write_array(group, "rows", rows, "row")
+    write_array(group, "codes", dataset.codes(), "row")
+
+
+def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the dataset row numbers of places among the rows that have a confidence."""
+    named = bases.has_candidates(run) or run.has("confidence/rows")
+    return run.read("confidence/rows")[places] if named else places
+
+
+def codes_of_places(run: Run, places: NDArray[np.int64] | slice) -> NDArray[np.integer[Any]]:
+    """Return the class codes of places among the rows that have a confidence."""
+    rows = bases.searched_rows(run)
+    codes: NDArray[np.integer[Any]] = run.read("confidence/codes")
+    return codes[places if rows is None else rows[places]]
+
+
+def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    run, params = with_neighbors(run), run.chosen_params
+    codes, rows = run.read("confidence/codes"), bases.searched_rows(run)
+    own = codes if rows is None else codes[rows]
+    width, threshold = NEIGHBORS.recorded(run).mean_distance, params.confidence_threshold
+    hashes_of_blocks: Iterable[NDArray[np.uint64]]
+    if rows is None:
+        blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
+        hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
+    else:
+        hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
+    # Several chunks are read and written at a time.
+    size = bases.search_block_rows(run.chunk_rows, dataset.row_width, params)
+    n_below = 0
+    for hashes in regroup(hashes_of_blocks, size):
+        last = start + len(hashes)
+        same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
+        distances = run.read("neighbors/distances", start, last)
+        confidence = soft_confidence(distances, same, width=width)
+        run.write_rows("confidence/values", start, confidence)
+        run.write_rows("confidence/tiebreak", start, hashes)
+        n_below += int(np.count_nonzero(confidence < threshold))
+        start = last
+    return PartResult({"n_below_threshold": n_below})
+
+
+def _confidence_cost(s: FitSizes) -> StageCost:
+    n_searched = s.search.n_candidates or s.n
+    # A block of lists, and a block of rows while it is hashed.
+    blocks = 4 * bases.LIST_BYTES * s.block_rows * s.k + 24 * narrow_block_rows(s.width) * s.width
+    return StageCost(
+        read_bytes=s.lists_bytes + s.rows_bytes,
+        written_bytes=16 * n_searched,
+        held_bytes=s.held(4 * s.n + blocks),
+        n_tasks=-(-n_searched // s.layout.part_rows),
+    )
+
+
+CONFIDENCE = Stage(
+    name="confidence",
+    compute=_store_confidence,
+    cost=_confidence_cost,
+    labelled_only=True,
+    wanted=lambda tried: tried.by_confidence,
+    keeps_parts=True,
+    leaves=lambda run: ("confidence/values",),
+)
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
@@ -54,9 +129,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """
     run, dataset = job.run, job.dataset
     params, most, n_below, cap = run.chosen_params, None, None, None
-    if requested_size(params, dataset) is None:
+    if bases.requested_size(params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
-        most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
+        most = max(min(job.largest_basis, bases.MOST_FOUND), dataset.n_classes)
         most = run.decide("basis", {"cap": most})["cap"]
     n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
@@ -64,7 +139,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
         if most == n_basis < n_below:
             cap = most
-            at_most = "the memory allows" if cap < MOST_FOUND else "without a size a basis has"
+            at_most = (
+                "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
+            )
             logger.warning(
                 "basis: %d rows are below the threshold %g, but %s at most %d basis rows. Give a "
                 "basis size to choose another number.",
@@ -79,14 +156,14 @@ def _compute(job: StageJob) -> dict[str, Any]:
 def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
     """Store the basis rows, at most `most` if the fit has no `basis_size`; return their number."""
     params, source = run.chosen_params, source_of(run.chosen_params.basis)
-    size = requested_size(params, dataset)
+    size = bases.requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
     else:
         assert source.choose_all is not None
         assert most is not None
         basis = source.choose_all(run, dataset, most)
-    check_distinct(run, len(basis.rows))
+    bases.check_distinct(run, len(basis.rows))
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
     write_array(group, "values", basis.values, "basis", "feature")
@@ -101,7 +178,7 @@ def _cost(s: FitSizes) -> StageCost:
     draws = all(source.draws for source in s.sources)
     chosen = round(s.r * s.block_row_bytes) if draws else 3 * 8 * s.r * s.p
     n_sampled = max(source.n_sampled(s.n, s.row_values, s.r) for source in s.sources)
-    pool = pool_bytes(s.n, s.K, s.r, n_sampled)
+    pool = bases.pool_bytes(s.n, s.K, s.r, n_sampled)
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,
@@ -166,7 +243,7 @@ def _check_candidates(context: FitContext) -> None:
     problem = None
     if size != "auto" and not context.tried.by_confidence:
         problem, remedy = f"{context.basis_option} does not use confidences", "give a sknn basis"
-    elif isinstance(size, int) and names_search_of_all(params):
+    elif isinstance(size, int) and bases.names_search_of_all(params):
         problem = "`neighbors` or `n_partitions` name a search of all rows"
         remedy = "leave out both `neighbors` and `n_partitions`"
     elif isinstance(size, int) and size < least:
@@ -215,7 +292,7 @@ def _rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
 
 def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     n_classes = max(dataset.n_classes, 1)
-    pool = pool_of(_rows_by_hash(run, dataset), size=size, n_classes=n_classes)
+    pool = bases.pool_of(_rows_by_hash(run, dataset), size=size, n_classes=n_classes)
     rows = choose_basis(pool, size=size, n_classes=n_classes).rows
     return Chosen(dataset.take(rows), rows)
 
@@ -242,7 +319,7 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """
     n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
     n_classes = max(dataset.n_classes, 1)
-    pool = pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=n_classes)
+    pool = bases.pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=n_classes)
     # Rows are read in row order and clustered in the order of their hashes.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)
@@ -304,7 +381,7 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
     run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
     codes = codes_of_places(run, slice(None))
-    step = run.chunk_rows * max(1, SELECTION_ROWS // run.chunk_rows)
+    step = run.chunk_rows * max(1, bases.SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
         priority = run.read("confidence/values", start, stop)
@@ -317,7 +394,7 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
 def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
     rule = "uniform" if run.chosen_params.basis_size is None else rule
-    pool = pool_of(_rows_by_confidence(run, rule), size=size, n_classes=dataset.n_classes)
+    pool = bases.pool_of(_rows_by_confidence(run, rule), size=size, n_classes=dataset.n_classes)
     places = choose_basis(pool, size=size, n_classes=dataset.n_classes).rows
     rows = name_rows(run, places)
     return Chosen(dataset.take(rows), rows)
@@ -326,7 +403,9 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and the next rows if too few are below."""
     params, n_classes = run.chosen_params, dataset.n_classes
-    pool = pool_of(_rows_by_confidence(run, params.basis_rule), size=most, n_classes=n_classes)
+    pool = bases.pool_of(
+        _rows_by_confidence(run, params.basis_rule), size=most, n_classes=n_classes
+    )
     threshold = params.confidence_threshold
     basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
     if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
@@ -340,7 +419,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
 
     Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
     """
-    rows = rows.first(MOST_SCORED)
+    rows = rows.first(bases.MOST_SCORED)
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
     if not is_sparse(scaled):
         scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)

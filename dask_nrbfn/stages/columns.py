@@ -30,14 +30,7 @@ from dask_nrbfn.numeric.small_fit import (
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.parts import (
-    PartResult,
-    Reduction,
-    Sums,
-    map_parts,
-    read_total,
-    reduce_parts,
-)
+from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
@@ -82,14 +75,11 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
     params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
-    scales = [*Trials.of(params, run.tuning).scales]
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _warn_of_unseen(dataset, total, unseen)
-    elif is_table and scales == ["none"]:
+    elif is_table and [*Trials.of(params, run.tuning).scales] == ["none"]:
         _warn_of_scales(dataset, total.standard_deviation)
-    if dataset.is_sparse and "standard" in scales:
-        logger.info("columns: sparse rows are divided by the deviations, but not centred")
     groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
     sparse = dataset.is_sparse or None
     return {"unseen": unseen.tolist(), **known(groups=groups or None, sparse=sparse)}
@@ -483,7 +473,6 @@ def _metric_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
         exponentials=2 * (n_tried + n_rounds) * rows * r,
-        read_bytes=len(learning) * s.rows_bytes,
         held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
         n_tasks=len(learning),
     )

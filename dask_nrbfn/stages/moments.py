@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
 from dask_nrbfn.numeric.device import array_module, check_sums_fit
@@ -31,11 +30,11 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.bases import check_neighbors, source_of, with_neighbors
+from dask_nrbfn.stages.bases import check_neighbors
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, Trials, trials_of
-from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
+from dask_nrbfn.stages.neighbors import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -228,11 +227,6 @@ def most_components(run: Run) -> int:
     return max(asked, default=0) + run.embeds
 
 
-def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return vectors (r, J) whose span contains the weights; None: not restricted."""
-    return None if n_components is None else read_coefficients(run)[:, :n_components]
-
-
 def read_coefficients(run: Run) -> Floats:
     """Return the coefficients of all eigenfunctions of a run, float64 (r, J)."""
     return run.read("components/coefficients")
@@ -242,7 +236,6 @@ def _components_cost(s: FitSizes) -> StageCost:
     held = s.basis_bytes(s.r, copies=4) + eigenfunctions_bytes(s.r)
     return StageCost(
         products=eigenfunctions_flops(s.r),
-        written_bytes=8 * s.r * s.n_components,
         held_bytes=s.held(held + 16 * s.r * s.n_components, reads=False),
     )
 
@@ -486,7 +479,7 @@ def _sum_locality(job: StageJob) -> dict[str, Any]:
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
-    _find_neighbors(job, drawn)
+    search_rows_exactly(run, dataset, job.engine, stage="locality", rows=drawn)
     part_rows = _part_rows(k, dataset.row_values)
     layout = PartLayout(n_drawn, part_rows, part_rows)
     reduction = Reduction(_LOCALITY_SUMS, _LocalityPass, {"": LocalitySum}, layout)
@@ -507,26 +500,6 @@ def read_locality(run: Run, strength: float) -> Locality | None:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)
     return Locality(strength, total.matrix(BASIS.recorded(run).n_basis))
-
-
-def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows; the search of all rows is used if there was one."""
-    run = job.run
-    if (
-        source_of(run.chosen_params.basis).by_confidence
-        and with_neighbors(run).n_rows == run.n_rows
-    ):
-        write_array(run.group("locality"), "rows", drawn, "target")
-        run_task(job.engine, _take_lists, run, label="locality")
-    else:
-        search_rows_exactly(run, job.dataset, job.engine, stage="locality", rows=drawn)
-
-
-def _take_lists(run: Run) -> None:
-    rows = run.read("locality/rows")
-    for name in ("indices", "distances"):
-        lists = run.take(f"neighbors/{name}", rows)
-        write_array(run.group("locality"), name, lists, "target", "neighbor")
 
 
 class _LocalityPass(RowPass):
@@ -589,7 +562,7 @@ def _locality_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=n_drawn * (s.k + 1) * (s.r**2 + s.product_flops(s.r)),
         exponentials=n_drawn * (s.k + 1) * s.r,
-        pairs=0 if s.by_confidence else s.n * n_drawn,
+        pairs=s.n * n_drawn,
         pair_flops=s.pair_flops,
         read_bytes=n_parts * (s.rows_bytes + sums),
         written_bytes=(n_parts + 1) * sums,
@@ -598,16 +571,11 @@ def _locality_cost(s: FitSizes) -> StageCost:
     )
 
 
-def _check_locality(context: FitContext) -> None:
-    """Raise ParameterError if rows have too few neighbours."""
-    check_neighbors(context.params.n_neighbors, context.dataset, labelled_only=False)
-
-
 LOCALITY = Stage(
     name="locality",
     compute=_sum_locality,
     cost=_locality_cost,
-    check=_check_locality,
+    check=lambda of: check_neighbors(of.params.n_neighbors, of.dataset, labelled_only=False),
     wanted=lambda tried: any(tried.localities),
     grows_with_basis=True,
     scratch=(_LOCALITY_SUMS,),

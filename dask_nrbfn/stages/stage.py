@@ -152,12 +152,6 @@ class FitSizes:
         return min(self.most_components, self.r)
 
     @property
-    def by_confidence(self) -> bool:
-        """Whether the neighbours of all rows are searched."""
-        searches_all = self.search.n_candidates is None and not self.dataset.n_unlabelled
-        return self.tried.by_confidence and searches_all
-
-    @property
     def n_kept(self) -> int:
         """Number of basis rows that the model keeps."""
         return min(self.tried.params.prune or self.r, self.r)

@@ -54,7 +54,6 @@ from dask_nrbfn.stages.context import FitContext, ridges_of
 from dask_nrbfn.stages.moments import (
     most_components,
     read_coefficients,
-    read_directions,
     read_features,
     read_locality,
     read_moments,
@@ -126,14 +125,10 @@ def penalized_system(
     features: Callable[[], RadialFeatures] | None = None,
 ) -> RidgeSystem:
     """Return a system with the terms of a ridge, by the features that `features` returns."""
-    penalty = penalty_named(ridge.penalty)
-    P = penalty.of(features or partial(read_features, run), read_shares(run))
-    return replace(
-        system,
-        penalty=P,
-        locality=read_locality(run, ridge.locality),
-        directions=read_directions(run, ridge.components),
-    )
+    P = penalty_named(ridge.penalty).of(features or partial(read_features, run), read_shares(run))
+    size, locality = ridge.components, read_locality(run, ridge.locality)
+    directions = None if size is None else read_coefficients(run)[:, :size]
+    return replace(system, penalty=P, locality=locality, directions=directions)
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
@@ -195,8 +190,6 @@ def _path_cost(s: FitSizes) -> StageCost:
     weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
     return StageCost(
         products=n_tasks * (s.n_ridges * s.r**3 / 3 + spans * eigenfunctions_flops(s.r)) + spectrum,
-        read_bytes=8 * s.r**2 * n_tasks,
-        written_bytes=weights * n_tasks,
         held_bytes=s.held(
             s.solve_bytes
             + 4 * s.r**2

@@ -106,7 +106,6 @@ PRUNE = Stage(
     compute=_prune,
     cost=lambda s: StageCost(
         products=s.n_kept**2 * s.r,
-        read_bytes=4 * s.r**2,
         held_bytes=s.held(s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept), reads=False),
     ),
     check=_check_prune,
@@ -196,7 +195,6 @@ def _cost(s: FitSizes) -> StageCost:
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
         products=0.0 if s.n_ridges else s.n_kept**3 / 3,
-        read_bytes=4 * s.r**2,
         held_bytes=s.held(solving + 2 * 8 * s.n_ridges * s.q * s.r, reads=False),
     )
 

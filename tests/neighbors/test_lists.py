@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors.lists import MISSING, measure_neighbors, measure_recall, merge_neighbors
+from dask_nrbfn.neighbors.lists import (
+    MISSING,
+    Neighbors,
+    measure_neighbors,
+    measure_recall,
+    merge_neighbors,
+)
 from tests.neighbors.naive import blobs, naive_distances
 
 
@@ -87,7 +93,7 @@ def lists(draw):
 @given(candidates=lists(), n_neighbors=st.integers(1, 8))
 @settings(max_examples=60)
 def test_merge_neighbors__equals_naive(candidates, n_neighbors):
-    merged = merge_neighbors(*candidates, n_neighbors=n_neighbors)
+    merged = merge_neighbors([Neighbors(*candidates)], n_neighbors=n_neighbors)
     assert merged.indices.shape == merged.distances.shape == (len(candidates[0]), n_neighbors)
     assert merged.indices.dtype == np.int64
     pairs = np.stack([merged.distances, merged.indices], axis=2)
@@ -96,12 +102,13 @@ def test_merge_neighbors__equals_naive(candidates, n_neighbors):
 
 def test_merge_neighbors__distances_of_missing_ones_do_not_count():
     # A row that was found as its own neighbour is struck out by its number alone.
-    merged = merge_neighbors(np.array([[MISSING, 5]]), np.array([[0.0, 2.0]]), n_neighbors=2)
+    found = Neighbors(np.array([[MISSING, 5]]), np.array([[0.0, 2.0]]))
+    merged = merge_neighbors([found], n_neighbors=2)
     assert merged.indices.tolist() == [[5, MISSING]]
     assert merged.distances.tolist() == [[2.0, np.inf]]
 
 
 def test_measure_recall__the_last_bits_do_not_count():
     exact = np.sort(np.random.default_rng(0).uniform(size=(50, 10)), axis=1)
-    assert measure_recall(exact * (1 + 1e-12), exact).mean == 1.0
-    assert measure_recall(exact * (1 + 1e-6), exact).mean < 0.95
+    assert measure_recall(exact * (1 + 1e-12), exact)[0] == 1.0
+    assert measure_recall(exact * (1 + 1e-6), exact)[0] < 0.95

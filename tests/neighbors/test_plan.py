@@ -13,7 +13,6 @@ def searched(n_rows, n_features, row_values, dtype=np.float32, **params):
         n_features=n_features,
         row_values=row_values,
         width=n_features,
-        is_sparse=row_values < n_features,
         dtype=np.dtype(dtype),
         params=FitParams(**params),
     )

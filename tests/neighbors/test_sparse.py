@@ -9,7 +9,7 @@ from scipy.sparse import diags_array
 from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
-from dask_nrbfn.neighbors.lists import measure_neighbors, measure_pairs, measure_recall
+from dask_nrbfn.neighbors.lists import measure_neighbors, measure_recall
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import canonical, dense
 from tests.neighbors.naive import assert_valid, naive_distances
@@ -44,14 +44,6 @@ def test_nearest_rows__nearest_first_and_of_other_rows():
     np.testing.assert_allclose(reached, np.sort(distances, axis=1)[:, :12], rtol=1e-6)
 
 
-def test_nearest_rows__refuses_what_has_no_distance():
-    rows, bad = texts(20, 30), texts(5, 30)
-    bad.data[3] = np.nan
-    for pair in ((rows, bad), (bad, rows)):
-        with pytest.raises(ValueError, match="NaN"):
-            nearest_rows(*pair, count=2)
-
-
 @given(rows=sparse_rows(), seed=st.integers(0, 9))
 @settings(max_examples=20, deadline=None)
 def test_measure_neighbors__those_of_arrays(rows, seed):
@@ -59,9 +51,6 @@ def test_measure_neighbors__those_of_arrays(rows, seed):
     found = measure_neighbors(rows, rows, indices, threads=2)
     expected = measure_neighbors(dense(rows), dense(rows), indices)
     np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-14)
-    pairs = indices[:, 0], np.arange(rows.shape[0])
-    squared = measure_pairs(rows, rows, *pairs)
-    np.testing.assert_allclose(squared, measure_pairs(dense(rows), dense(rows), *pairs), rtol=1e-14)
 
 
 @given(rows=sparse_rows(), n_neighbors=st.integers(1, 3))
@@ -99,8 +88,8 @@ def test_approximate_neighbors__recall_and_hard_rows():
     found = approximate_neighbors(rows, n_neighbors=10, seed=0, threads=2)
     assert_valid(found, np.arange(3000), n_rows=3000, n_neighbors=10)
     exactly = exact_neighbors(rows, np.arange(3000), n_neighbors=10)
-    recall = measure_recall(exact_distances(rows, found), exactly.distances)
-    assert recall.mean > 0.95
+    recall, _ = measure_recall(exact_distances(rows, found), exactly.distances)
+    assert recall > 0.95
     # Empty rows and copies among them.
     hard = rows[np.arange(1200) // 4]
     hard.data[: hard.indptr[100]] = 0.0

@@ -139,30 +139,26 @@ NEEDS = "components is 9, but"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "tuned", "message"),
     [
-        ({"features": "plain"}, f"{NEEDS} features is plain. Give features=normalized, or"),
-        ({"penalty": "kernel"}, f"{NEEDS} penalty is kernel. Give penalty=weights, or leave"),
-        ({"loss": "hinge"}, f"{NEEDS} loss is hinge. Give loss=squared, or leave components out"),
-        ({"locality": 0.1}, f"{NEEDS} locality is 0.1. Give components or locality"),
-        ({"prune": 5}, f"{NEEDS} prune is 5. Give components or prune"),
-        ({"components": 41}, "components is 41, but the basis has only 40 rows"),
+        ({}, {"features": ("plain",)}, "components is 30, but features is plain"),
+        ({}, {"penalties": ("kernel",)}, "components is 30, but penalty is kernel"),
+        ({}, {"components": (5, 41)}, "components is 41, but the basis has only 40 rows"),
+        ({"features": "plain"}, {}, f"{NEEDS} features is plain. Give features=normalized, or"),
+        ({"penalty": "kernel"}, {}, f"{NEEDS} penalty is kernel. Give penalty=weights, or leave"),
+        (
+            {"loss": "hinge"},
+            {},
+            f"{NEEDS} loss is hinge. Give loss=squared, or leave",
+        ),
+        ({"locality": 0.1}, {}, f"{NEEDS} locality is 0.1. Give components or locality"),
+        ({"prune": 5}, {}, f"{NEEDS} prune is 5. Give components or prune"),
+        ({"components": 41}, {}, "components is 41, but the basis has only 40 rows"),
     ],
 )
-def test_fit__refuses_at_once(changes, message):
-    assert_refused(*spirals(60), replace(PARAMS, **changes), message)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": ("plain",)}, "components is 30, but features is plain"),
-        ({"penalties": ("kernel",)}, "components is 30, but penalty is kernel"),
-        ({"components": (5, 41)}, "components is 41, but the basis has only 40 rows"),
-    ],
-)
-def test_tune__refuses_at_once(changes, message):
-    assert_refused(*spirals(60), PARAMS, message, tuning=replace(TUNING, **changes))
+def test_fit__refuses_at_once(changes, tuned, message):
+    tuning = replace(TUNING, **tuned) if tuned else None
+    assert_refused(*spirals(60), replace(PARAMS, **changes), message, tuning=tuning)
 
 
 def test_fit__of_numbers_has_normalized_features():

@@ -12,9 +12,7 @@ from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.update import (
-    update_run,
-)
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows

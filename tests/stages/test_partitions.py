@@ -140,7 +140,7 @@ def test_search__rows_in_small_partitions_are_repaired(small_partitions):
 def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkeypatch):
     X, y = spirals(600)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
-    monkeypatch.setattr("dask_nrbfn.stages.exact_search.MAX_TARGETS", 4)
+    monkeypatch.setattr("dask_nrbfn.stages.neighbors.MAX_TARGETS", 4)
     place = MemoryStore()
     with pytest.raises(RecallError) as caught:
         fit(X, y, params(overlap=1), place=place)
@@ -233,7 +233,7 @@ def test_recall__is_that_of_the_lists(run, rows):
 
 @pytest.mark.slow
 def test_recall__a_sample_of_the_rows(run, dataset, monkeypatch):
-    monkeypatch.setattr("dask_nrbfn.stages.exact_search.AUDITED_ROWS", 300)
+    monkeypatch.setattr("dask_nrbfn.stages.neighbors.AUDITED_ROWS", 300)
     some = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
     expected, audit = run.stages["recall"], some.stages["recall"]
     assert audit["n_audited"] == 300

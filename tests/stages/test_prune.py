@@ -9,15 +9,13 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import forward_selection
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.weights import PRUNE
 from dask_nrbfn.storage.model import Model
 from tests.numeric.test_forward import system_of
-from tests.stages.fits import fit_table
-from tests.stages.stopping import CountingEngine
+from tests.stages.fits import assert_refused, fit_table, same_scores
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
@@ -28,12 +26,6 @@ ENGINE = InlineEngine()
 
 def fit(X, y, params=PARAMS):
     return fit_table(X, y, params)
-
-
-def same_network(one, two, X, rtol=1e-7):
-    np.testing.assert_array_equal(one.basis, two.basis)
-    scores = two.scores(X)
-    np.testing.assert_allclose(one.scores(X), scores, atol=rtol * np.abs(scores).max())
 
 
 def ridge_of(Phi, T, alpha, P):
@@ -61,7 +53,7 @@ def test_fit__is_the_ridge_of_the_chosen(penalty):
 def test_fit__of_as_many_as_there_are_is_the_whole_network():
     X, y = spirals(300)
     whole = Model.load(fit(X, y, replace(PARAMS, prune=None)).location)
-    same_network(Model.load(fit(X, y, replace(PARAMS, prune=40)).location), whole, X)
+    same_scores(Model.load(fit(X, y, replace(PARAMS, prune=40)).location), whole, X)
 
 
 def test_fit__more_than_the_distinct_rows():
@@ -114,8 +106,4 @@ def test_update_and_forget__choose_anew_among_all():
     ],
 )
 def test_fit__refuses(changes, message):
-    X, y = spirals(100)
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
-    with pytest.raises(ParameterError, match=message):
-        fit_dataset(dataset, MemoryStore(), replace(PARAMS, **changes), engine)
-    assert engine.done.total() == 0
+    assert_refused(*spirals(100), replace(PARAMS, **changes), message)

@@ -103,16 +103,11 @@ def test_unlabelled__are_neighbours_in_locality():
     X, y, labelled = partly(120, 60)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
     params = {"n_neighbors": 6, "locality": 1e-3, "features": "plain", "alpha": 1e-6}
-    of_lists = fitted(dataset, basis_size=25, **params)
-    basis = of_lists.read("basis/values")
-    searched = fitted(dataset, given_rows=basis, **params)
-    for run in (of_lists, searched):
-        assert run.stages["locality"]["n_drawn"] == 120
-        assert (~labelled[run.read("locality/indices")]).any()
-    few = fitted(write_table(MemoryStore(), X[labelled], y[labelled]), given_rows=basis, **params)
-    one, two, of_few = (run.read("locality/packed") for run in (of_lists, searched, few))
-    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
-    assert not np.allclose(one, of_few, rtol=0.1)
+    run = fitted(dataset, given_rows=X[:25], **params)
+    assert run.stages["locality"]["n_drawn"] == 120
+    assert (~labelled[run.read("locality/indices")]).any()
+    few = fitted(write_table(MemoryStore(), X[labelled], y[labelled]), given_rows=X[:25], **params)
+    assert not np.allclose(run.read("locality/packed"), few.read("locality/packed"), rtol=0.1)
 
 
 def test_unlabelled__numbers():
