@@ -22,8 +22,8 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
+from dask_nrbfn.choices import KERNELS
 
-KERNELS = ("gaussian", "laplace-l1", "laplacian", "matern32", "matern52")
 LOSSES = ("squared-hinge", "logistic", "hinge")
 # Two best scores nearer than this are a tie in float32.
 TIE = 1e-3
