@@ -21,7 +21,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import PartLayout, is_part_of
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.model import PinnedModel
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, folded_blocks
@@ -132,16 +132,16 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
 
     def follow(done: tuple[range, SumRecord] | None) -> list[tuple[Any, ...]]:
         """Return the arguments of the additions that a finished sum makes possible."""
+        new = [*records] if done is None else [done[0]]
         if done is not None:
             parts, record = done
-            records[parts] = record
-            members = [each for each in records if is_part_of(each, parts)]
+            members = [each for each in members_of(parts) if each in records]
             for member in members:
                 del records[member]
+            records[parts] = record
             run.drop_part(stage, *members)
-        families = {family_of(parts, len(spans)) for parts in records}
-        new = [each for each in families if each is not None and each not in asked]
-        ready = [each for each in new if records.keys() >= {*members_of(each)}]
+        families = {family_of(parts, len(spans)) for parts in new} - asked
+        ready = [each for each in families if each and records.keys() >= {*members_of(each)}]
         asked.update(ready)
         return [(run, reduction, family) for family in ready]
 

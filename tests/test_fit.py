@@ -68,7 +68,7 @@ def test_stage__one_more_runs_and_is_resumed_and_planned():
     run = fit_dataset(dataset, place, PARAMS, engine)
     assert engine.done["counts"] == 2
     assert COUNTS.recorded(run).counts == np.bincount(y).tolist()
-    assert list(run.stages)[:3] == ["columns", "counts", "neighbors"]
+    assert list(run.stages)[:2] == ["columns", "counts"]
     planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
     assert [stage.name for stage in planned.stages][1] == "counts"
 

@@ -128,12 +128,12 @@ class SearchedRows:
         # With fewer than one more than the overlap, every partition would have all rows.
         least, most = self.params.overlap + 1, self.most_partitions
         if n_partitions != 1 and not least <= n_partitions <= most:
-            allowed = f", or to a number from {least} to {most}" if least <= most else ""
+            allowed = f", or a number from {least} to {most}" if least <= most else ""
             raise ParameterError(
                 f"`n_partitions` is {n_partitions}, which does not fit {self.n_rows} x "
                 f"{self.n_features} values, `n_neighbors`={self.params.n_neighbors} and "
                 f"`overlap`={self.params.overlap}.",
-                f"Set `n_partitions` to 1{allowed}.",
+                f"Give `n_partitions`=1{allowed}.",
             )
 
     def _fitting_partitions(self, method: str, free_bytes: Callable[[str], int]) -> int:

@@ -18,11 +18,12 @@ from dask_nrbfn.sources.zarr_arrays import zarr_format
 
 
 class Format(NamedTuple):
-    """One format: its module, the suffixes of its files, and the options that it accepts."""
+    """One format: its module, suffixes and options, and whether its rows are always in one file."""
 
     module: str
     suffixes: tuple[str, ...]
     options: tuple[str, ...]
+    one_file: bool = False
 
 
 _ARRAYS = ("y", "target", "weights")
@@ -36,12 +37,12 @@ _OF_TABLES = (
     *("missing", "missing_values", "max_categories", "schema", "sql"),
 )
 FORMATS = {
-    "npz": Format("arrays", (".npz",), ("x", *_ARRAYS)),
+    "npz": Format("arrays", (".npz",), ("x", *_ARRAYS), one_file=True),
     "npy": Format("arrays", (".npy",), _ARRAYS),
     "table": Format("tables", PARQUET + JSON + ARROW + DUCKDB + SQLITE, _OF_TABLES),
     "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
     "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
-    "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS)),
+    "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS), one_file=True),
     "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
 }
 """Every format by name. A file with an unknown suffix is a text table."""
@@ -95,8 +96,7 @@ def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Sourc
 
 def is_query(source: object) -> bool:
     """Return whether a source is an SQL query: a text that begins with FROM, SELECT or WITH."""
-    given = isinstance(source, str) and _QUERY.match(source) is not None
-    return given and not os.path.exists(str(source))
+    return isinstance(source, str) and bool(_QUERY.match(source)) and not os.path.exists(source)
 
 
 def holds_rows(source: Any) -> bool:
@@ -132,7 +132,7 @@ def _recognized(place: File) -> tuple[str, Sequence[File]]:
         raise DataError(f"{empty} is empty: it has no bytes.", "Give a file with rows, not a pipe.")
     suffix = files[0].suffix
     name = SUFFIXES.get(suffix, "text")
-    if suffix in _NOT_READ or (name in ("npz", "anndata") and files != [place]):
+    if suffix in _NOT_READ or (FORMATS[name].one_file and files != [place]):
         raise DataError(
             f"{place} is not read as rows: its suffix is {suffix}.",
             "Save tables as CSV or Parquet, and give one .npz or .h5ad file. For a scene, name its "

@@ -184,7 +184,7 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
         raise ParameterError(
             f"`n_neighbors`={n_neighbors} needs at least {n_neighbors + 1} rows, but X has "
             f"n_samples = {n_searched}{labelled}.",
-            f"Set `n_neighbors` to at most {n_searched - 1}.",
+            f"Give `n_neighbors`={n_searched - 1} or less.",
         )
 
 

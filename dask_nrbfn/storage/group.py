@@ -162,11 +162,8 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
-    run_in_zarr(write_group(group.store_path, _identity(kind, attributes)))
-
-
-def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
+    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION}
+    run_in_zarr(write_group(group.store_path, sealed(identity | dict(attributes))))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
@@ -241,7 +238,10 @@ def _remove_abandoned(target: Path) -> None:
     moved = _hidden(target, MOVED)
     if moved and not exists(str(target)):
         return
-    for left in [*moved, *_hidden(target, BUILT)]:
+    # A process that was killed after it removed its directory has left only the lock.
+    locks = _hidden(target.with_name(f".{target.name}"), ".*.lock")
+    only_locked = [lock.with_name(lock.stem.removeprefix(".")) for lock in locks]
+    for left in [*moved, *_hidden(target, BUILT), *only_locked]:
         with suppress(OSError, RunBusyError), locked_path(left) as is_abandoned:
             if is_abandoned:
                 shutil.rmtree(left, ignore_errors=True)

@@ -262,7 +262,7 @@ def test_fit__bad_tables_are_refused_before_any_task():
     small = write_table(MemoryStore(), X[:20], y[:20])
     assert refused(ParameterError, small, FitParams(n_neighbors=20), idle) == (
         "n_neighbors=20 needs at least 21 rows, but X has n_samples = 20. "
-        "Set n_neighbors to at most 19."
+        "Give n_neighbors=19 or less."
     )
     table = write_table(MemoryStore(), X, y)
     for size in (2, 31):

@@ -17,7 +17,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.group import FORMAT_VERSION, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import (
@@ -284,12 +284,12 @@ def test_dataset_metadata__flipped_row_count(text_dataset, member, n_rows):
 
 
 @pytest.mark.parametrize("stored", ["dataset", "run", "model"], indirect=True)
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, str(FORMAT_VERSION), None])
 def test_metadata__another_format(stored, version):
     place, read = stored
     edit_attributes(place, format_version=version)
     with pytest.raises(
         FormatVersionError,
-        match=f"format version {version}, but this version of dask_nrbfn reads 1",
+        match=f"format version {version}, but this version of dask_nrbfn reads {FORMAT_VERSION}",
     ):
         read(place)

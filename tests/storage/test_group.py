@@ -158,11 +158,13 @@ def test_replacing_group__keeps_both_groups_of_an_interrupted_replacement(tmp_pa
 
 
 def abandoned(place):
-    """Leave what a killed job leaves beside a place while it replaces a group."""
+    """Leave what killed jobs leave beside a place: two directories, and the lock of a third."""
     left = [place.with_name(f".{place.name}.{'0a' * 16}{suffix}") for suffix in (BUILT, MOVED)]
     for path in left:
         path.mkdir()
-    return left
+    lock = place.with_name(f"..{place.name}.{'1b' * 16}{BUILT}.lock")
+    lock.touch()
+    return [*left, lock]
 
 
 def test_locked_group__removes_what_killed_jobs_left(tmp_path):
@@ -170,13 +172,10 @@ def test_locked_group__removes_what_killed_jobs_left(tmp_path):
     group = zarr.open_group(tmp_path / "data")
     group.create_group("of.partial")
     abandoned(tmp_path / "data")
-    others = {
-        *abandoned(tmp_path / "data.of-others"),
-        tmp_path / ".data.20261126.unfinished",
-        tmp_path / ".data.kept",
-    }
+    others = [tmp_path / ".data.20261126.unfinished", tmp_path / ".data.kept"]
     for path in others:
-        path.mkdir(exist_ok=True)
+        path.mkdir()
+    others += abandoned(tmp_path / "data.of-others")
     with locked_group(data.location):
         assert {*tmp_path.iterdir()} == {tmp_path / "data", tmp_path / ".data.lock", *others}
         (tmp_path / "data" / "X" / "c" / "0.0a.partial").touch()
