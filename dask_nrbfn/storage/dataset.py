@@ -47,7 +47,7 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array, SparseArray or ReferencedRows (n, c)
+    X : zarr.Array or StoredRows (n, c)
         The features, or with a schema the stored values from which features are made.
     y : zarr.Array (n,) or float64 (n, q) or None
         Integer or string labels, or numeric targets.

@@ -27,7 +27,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.array import read_stored, update_digest, write_values
+from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_values
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -368,7 +368,9 @@ class Model:
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
         attributes = attributes_of(group)
-        arrays: dict[str, Any] = {name: read_stored(group, name) for name in attributes["arrays"]}
+        arrays: dict[str, Any] = {
+            name: read_rows(get_stored(group, name)) for name in attributes["arrays"]
+        }
         if arrays["classes"].dtype.kind == "T":
             arrays["classes"] = np.asarray(arrays["classes"].tolist())
         own: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}

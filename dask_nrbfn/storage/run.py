@@ -33,7 +33,7 @@ from dask_nrbfn.storage.array import (
     create_array,
     get_array,
     get_stored,
-    read_stored,
+    read_rows,
     write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
@@ -299,7 +299,7 @@ class Run:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so."""
         with self._result_named(name):
-            return read_stored(self.stored, name, start, stop)
+            return read_rows(get_stored(self.stored, name), start, stop)
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return some rows, ascending, of an array with one row per row of X."""

@@ -168,7 +168,7 @@ def test_dataset_chunk__missing(dataset, name):
 def test_dataset_chunk__damage_names_array_and_remedy(dataset):
     path = chunk_files(f"{dataset.location}/X")[1]
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DamagedDataError, match=r"rows 4 to 8 of .*data/X cannot be read") as caught:
+    with pytest.raises(DamagedDataError, match=r"rows 4 to 7 of .*data/X cannot be read") as caught:
         dataset_values(dataset.location)
     assert "write the data again" in caught.value.remedy
 
