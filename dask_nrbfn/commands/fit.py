@@ -243,11 +243,8 @@ def refresh_run(
             remove_group(joined)
             raise
         check_still_locked()
-        new.record_refresh(
-            members=list(map(member_of, rows)),
-            refreshed_from=old.run_id,
-            error_rate=error_rate,
-        )
+        refresh = {"refreshed_from": old.run_id, "error_rate": error_rate}
+        new.record(members=list(map(member_of, rows)), refresh=refresh)
         # A job that is killed in between joins the rows again.
         remove_group(joined)
         replace_group(building, location)

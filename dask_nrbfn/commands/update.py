@@ -151,7 +151,7 @@ def update_run(
         )
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     with _locked_version(location, action, judge) as draft:
-        dataset = draft.model.encoded(dataset)
+        dataset = dataset.encoded_like(draft.model)
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()

@@ -46,10 +46,10 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import name_rows
 from dask_nrbfn.stages.refine import check_updatable, is_refined
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, join, normalize
-from dask_nrbfn.storage.model import Model, check_columns
+from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import version_name, versions_of
 
@@ -319,7 +319,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any, scorer: Scorer) -> Floats:
         model = self._model
         if isinstance(X, Dataset):
-            X = model.encoded(X)
+            X = X.encoded_like(model)
             return np.concatenate([scores for scores, _ in scorer.blocks(X, 0, X.n_rows)])
         as_stored = not isinstance(X, zarr.Array)
         if as_stored:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -180,13 +180,16 @@ class Reading:
         return tuple(self.missing_values or recorded.get("missing_values", default))
 
 
-def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
+AnyBlock = TypeVar("AnyBlock", bound=NamedTuple)
+
+
+def recut(batches: Iterable[AnyBlock], block_rows: int) -> Iterator[AnyBlock]:
     """Yield the rows of blocks `block_rows` at a time, as views where one batch has them all."""
-    held: list[Block] = []
+    held: list[AnyBlock] = []
     n_held = 0
     for batch in batches:
         start = 0
-        n_rows = batch.X.shape[0]
+        n_rows = batch[0].shape[0]
         while n_held + n_rows - start >= block_rows:
             stop = start + block_rows - n_held
             yield _joined([*held, _rows(batch, start, stop)])
@@ -198,16 +201,17 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
         yield _joined(held)
 
 
-def _rows(block: Block, start: int, stop: int) -> Block:
-    is_whole = stop - start == block.X.shape[0]
-    return block if is_whole else Block(*(None if c is None else c[start:stop] for c in block))
+def _rows(block: Any, start: int, stop: int) -> Any:
+    if stop - start == block.X.shape[0]:
+        return block
+    return type(block)(*(None if column is None else column[start:stop] for column in block))
 
 
-def _joined(blocks: list[Block]) -> Block:
+def _joined(blocks: list[Any]) -> Any:
     if len(blocks) == 1:
         return blocks[0]
     columns: Any = zip(*blocks, strict=True)
-    return Block(*(None if parts[0] is None else stacked(parts) for parts in columns))
+    return type(blocks[0])(*(None if parts[0] is None else stacked(parts) for parts in columns))
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import requested_size, source_of
-from dask_nrbfn.storage.dataset import Dataset, of_same_table
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 
@@ -386,7 +386,7 @@ class FitContext:
         params = replace(params, cells=cells)
         if tuning is not None:
             if validation is not None:
-                validation = of_same_table(dataset, validation).of_labelled()
+                validation = validation.encoded_like(dataset).of_labelled()
             fingerprint = None if validation is None else validation.fingerprint
             if tuning.validation not in (None, fingerprint):
                 raise ParameterError(

@@ -34,6 +34,7 @@ from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.stages.bases import (
     CANDIDATES,
     LIST_BYTES,
@@ -61,7 +62,6 @@ from dask_nrbfn.stages.exact_search import (
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known, worker_bytes
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
 from dask_nrbfn.storage.run import Run
@@ -544,7 +544,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     own = codes if rows is None else codes[rows]
     width, threshold = NEIGHBORS.recorded(run).mean_distance, params.confidence_threshold
-    hashes_of_blocks: Iterable[NDArray[np.uint64]]
+    hashes_of_blocks: Iterable[Rows]
     if rows is None:
         blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
         hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
@@ -553,7 +553,8 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.row_width, params)
     n_below = 0
-    for hashes in regroup(hashes_of_blocks, size):
+    for block in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
+        hashes = np.asarray(block.X)
         last = start + len(hashes)
         same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
         distances = run.read("neighbors/distances", start, last)

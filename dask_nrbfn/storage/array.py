@@ -29,6 +29,7 @@ from dask_nrbfn.storage.strict import (
     RESTORE,
     check_sealed,
     checksum,
+    delete_all,
     metadata_named,
     sealed,
     values_named,
@@ -273,7 +274,7 @@ async def _create(
     await array.update_attributes({"checksum": _layout_checksum(array)})
     metadata = await memory.get("zarr.json", default_buffer_prototype())
     assert metadata is not None
-    await place.delete_dir()
+    await delete_all(place)
     await (place / "zarr.json").set(metadata)
     return zarr.AsyncArray(array.metadata, place, config=_CONFIG)
 
@@ -309,7 +310,7 @@ async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None
     n_rows, n_values = max(1, X.shape[0]), X.nnz
     slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
     ends = X.indptr.astype(np.int64)
-    await place.delete_dir()
+    await delete_all(place)
     await write_values(place / "data", X.data, ["value"], slice_values)
     await write_values(place / "indices", X.indices, ["value"], slice_values)
     await write_values(place / "indptr", ends, ["end"], slice_rows)

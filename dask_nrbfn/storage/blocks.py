@@ -1,6 +1,6 @@
 """Blocks of consecutive rows, cut out of chunks as they are read."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.rows import Rows, stacked
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import Mark, are_labelled
@@ -37,33 +37,10 @@ class Chunk(NamedTuple):
     block: LabelledBlock
 
 
-def cut_blocks(chunk_at: Callable[[int], Chunk], spans: Iterable[range]) -> Iterator[LabelledBlock]:
-    """Yield ascending spans of rows; each chunk is decoded once, and one is held at a time."""
-    chunk = None
-    for rows in spans:
-        pieces, start, stop = [], rows.start, rows.stop
-        while start < stop:
-            if chunk is None or not chunk.start <= start < chunk.stop:
-                chunk = None
-                chunk = chunk_at(start)
-            pieces.append(window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
-            start = chunk.stop
-        yield pieces[0] if len(pieces) == 1 else _joined(pieces)
-
-
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
     """Return some rows of a block."""
     columns: Any = (None if column is None else column[rows] for column in block)
     return LabelledBlock(*columns)
-
-
-def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
-    rows, targets, weights = zip(*blocks, strict=True)
-    return LabelledBlock(
-        stacked(rows),
-        None if targets[0] is None else np.concatenate(targets),
-        None if weights[0] is None else np.concatenate(weights),
-    )
 
 
 def read_ahead(blocks: Iterator[Block], *, thread_name: str) -> Iterator[Block]:
@@ -115,16 +92,3 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
             f"{first_row + row} (the first is 0), but the schema does not fill missing values.",
             "Give a `schema` that fills missing values, or leave the row out.",
         )
-
-
-def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
-    """Yield the rows of consecutive blocks `n_rows` at a time; the last block may have fewer."""
-    waiting: list[NDArray[Any]] = []
-    for block in blocks:
-        waiting.append(block)
-        while sum(map(len, waiting)) >= n_rows:
-            joined = np.concatenate(waiting)
-            yield joined[:n_rows]
-            waiting = [joined[n_rows:]]
-    if any(map(len, waiting)):
-        yield np.concatenate(waiting)

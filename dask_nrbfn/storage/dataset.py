@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from typing import Any, Self
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.sources.source import recut
 from dask_nrbfn.storage.array import (
     INDEX_BYTES,
     Array,
@@ -31,13 +32,15 @@ from dask_nrbfn.storage.blocks import (
     LabelledBlock,
     check_gaps,
     codes_of,
-    cut_blocks,
     read_ahead,
     window,
 )
 from dask_nrbfn.storage.chunks import Mark, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.strict import metadata_named
+
+if TYPE_CHECKING:
+    from dask_nrbfn.storage.model import Model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -306,6 +309,13 @@ class Dataset:
             refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
         )
 
+    def encoded_like(self, other: "Dataset | Model") -> Self:
+        """Return the same rows with the features of the training rows of a fit or a model."""
+        encoded = self.encoded_by(other.schema)
+        check_columns(encoded.n_features, other.n_features)
+        check_names(encoded.feature_names, other.feature_names)
+        return encoded
+
     def named(self, name: str) -> Self:
         """Return the same rows under a name for errors and records, such as that of a file."""
         return replace(self, location=name)
@@ -316,9 +326,11 @@ class Dataset:
         The blocks do not depend on the chunks. A thread starts at once, decodes each chunk once and
         reads one block ahead.
         """
-        firsts = range(start, stop, block_rows)
-        spans = (range(first, min(first + block_rows, stop)) for first in firsts)
-        return read_ahead(cut_blocks(self._chunk_at, spans), thread_name="read-rows")
+        pieces = (
+            window(chunk.block, slice(max(start - chunk.start, 0), stop - chunk.start))
+            for chunk in self._chunks(LabelledBlock._fields, start, stop)
+        )
+        return read_ahead(recut(pieces, block_rows), thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
@@ -394,15 +406,16 @@ class Dataset:
         arrays = (self.X, self.y, self.sample_weights, self.ids)
         return [None if array is None else read_rows(array, start, stop) for array in arrays]
 
-    def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
-        """Yield all rows, chunk by chunk."""
-        start = 0
-        while start < self.n_rows:
+    def _chunks(
+        self, wanted: Collection[str], start: int = 0, stop: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of rows `start` to `stop`."""
+        while start < (self.n_rows if stop is None else stop):
             chunk = self._chunk_at(start, wanted)
             yield chunk
             start = chunk.stop
 
-    def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> Chunk:
+    def _chunk_at(self, row: int, wanted: Collection[str]) -> Chunk:
         """Return the wanted columns of the chunk that contains a row."""
         index = bisect_right(self._edges, row) - 1
         start, stop = self._edges[index], min(self._edges[index + 1], self.n_rows)
@@ -449,17 +462,22 @@ class Dataset:
             )
 
 
-def of_same_table(first: Dataset, other: Dataset) -> Dataset:
-    """Return another dataset with the features of the first, or raise DataError."""
-    other = other.encoded_by(first.schema)
-    names, given, difference = first.feature_names, other.feature_names, None
-    if other.n_features != first.n_features:
-        difference = f"number: {other.n_features} and {first.n_features}"
-    elif None not in (names, given) and names != given:
-        difference = "name or order"
-    if difference is not None:
+def check_columns(found: int, trained_on: int) -> None:
+    """Raise DataError unless rows have as many columns as the training rows had."""
+    if found != trained_on:
         raise DataError(
-            f"the columns of {other.location} and of {first.location} differ in {difference}.",
+            f"X has {found} columns, but the model was trained on {trained_on}.",
             "Give rows with the columns of the training rows.",
         )
-    return other
+
+
+def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
+    """Raise DataError if columns have other names, or another order, than in training."""
+    if found is None or trained_on is None:
+        return
+    for name, expected in zip_longest(found, trained_on):
+        if name != expected:
+            raise DataError(
+                f"column {name!r} is in the place of {expected!r}.",
+                "Give the columns with the names and in the order of the training rows.",
+            )

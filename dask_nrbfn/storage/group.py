@@ -29,14 +29,21 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.outputs import check_path_outside_groups, disk_errors_named, full_disk_named
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.local import MOVED, DirectoryStore, flush, flush_tree, replace_path
+from dask_nrbfn.storage.local import MOVED, flush, flush_tree, replace_path
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
 from dask_nrbfn.storage.location import local_path, real_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_path, locked_run
 from dask_nrbfn.storage.remote import NotMovedError, move_group, occupied, open_store, remove_tree
-from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed, write_group
+from dask_nrbfn.storage.strict import (
+    StrictStore,
+    check_sealed,
+    delete_all,
+    metadata_named,
+    sealed,
+    write_group,
+)
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
@@ -127,13 +134,10 @@ def exists(location: Location) -> bool:
     """Return whether anything is stored at a path or URL, or a group in a store object."""
     path = local_path(location)
     if path is not None:
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             # An empty directory counts as free.
             return bool(os.listdir(path))
-        except OSError as error:
-            if isinstance(error, PermissionError) and os.path.isdir(path):
-                raise
-            return os.path.lexists(path)
+        return os.path.lexists(path)
     if (url := remote(location)) is not None:
         return occupied(url)
     try:
@@ -148,13 +152,11 @@ def exists(location: Location) -> bool:
 def store_at(location: Location) -> zarr.abc.store.Store:
     """Return the zarr store of a location."""
     location = normalize(location)
-    if type(location) is LocalStore:
-        return DirectoryStore(location.root, read_only=location.read_only)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    return DirectoryStore(str(local_path(location)))
+    return LocalStore(str(local_path(location)))
 
 
 # Recording
@@ -162,11 +164,8 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
-    run_in_zarr(write_group(group.store_path, _identity(kind, attributes)))
-
-
-def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
+    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION}
+    run_in_zarr(write_group(group.store_path, sealed({**identity, **attributes})))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
@@ -319,7 +318,7 @@ def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
 
     async def delete() -> None:
         for name in names:
-            await (group.store_path / name).delete_dir()
+            await delete_all(group.store_path / name)
 
     run_in_zarr(delete())
 
@@ -357,24 +356,14 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
             f"{location} already exists.",
             f"Give another path, or set `overwrite` to replace the {kind}.",
         )
-    found = _kind_stored(location, kind)
+    found = None
+    with suppress(MissingDataError, DamagedDataError):
+        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
     if found != f"dask_nrbfn.{kind}":
         what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
         raise ExistsError(
             f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
         )
-
-
-def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is not a group of this package."""
-    try:
-        attributes = attributes_of(_open(location, kind="group", mode="r"))
-    except (MissingDataError, DamagedDataError):
-        return None
-    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-        # An unfinished job has left an empty group.
-        return attributes.get("kind") if attributes else f"dask_nrbfn.{kind}"
-    return attributes.get("kind")
 
 
 def check_outside_groups(location: Location) -> None:

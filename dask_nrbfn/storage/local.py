@@ -6,22 +6,10 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from zarr.storage import LocalStore
-
 from dask_nrbfn.outputs import place_new
 
 MOVED = ".replaced"
 """Suffix of the hidden name of a directory that another replaces."""
-
-
-class DirectoryStore(LocalStore):
-    """A directory of which two tasks may delete the same part."""
-
-    async def delete_dir(self, prefix: str) -> None:
-        """Remove a directory with its content, even while another task removes it too."""
-        while True:
-            with suppress(FileNotFoundError):
-                return await super().delete_dir(prefix)
 
 
 def flush_tree(directory: Path) -> None:

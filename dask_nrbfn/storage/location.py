@@ -140,12 +140,7 @@ def remote(location: Location) -> RemoteLocation | None:
 
 def file_of(location: Location) -> File:
     """Return a path or URL as a file for `dask_nrbfn.sources`."""
-    place = normalize(location)
+    place = _in_directory(location)
     if isinstance(place, RemoteLocation):
         return File(place.url, place.storage_options)
-    if isinstance(place, str):
-        return File(place)
-    raise ParameterError(
-        f"{location} is a Zarr store object, but a path or URL is needed here.",
-        "Give a path or URL.",
-    )
+    return File(place)

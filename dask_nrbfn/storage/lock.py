@@ -5,7 +5,7 @@ reason. Object stores have no locks: the job that began last keeps the location,
 stop before they record anything else.
 """
 
-import json
+import fcntl
 import logging
 import os
 import socket
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from dask_nrbfn.errors import RunBusyError, StorageError
 from dask_nrbfn.outputs import disk_errors_named
@@ -28,15 +27,7 @@ from dask_nrbfn.storage.location import (
 )
 from dask_nrbfn.storage.remote import explained, file_system
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger(__name__)
-
-# Ids of the store objects that jobs of this process work on.
-_busy_stores: set[int] = set()
 
 
 @contextmanager
@@ -44,26 +35,19 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     """Keep other jobs from writing to `location`, which need not exist yet.
 
     Yields a function that raises RunBusyError if another job took over; call it before anything is
-    recorded. Locks of the kernel and of this process cannot be lost.
+    recorded. Locks of the kernel cannot be lost. Store objects are not locked.
     """
-    if (path := local_path(location)) is not None:
-        target = real_path(path)
-        with ExitStack() as held:
+    if (url := remote(location)) is not None:
+        with _claimed(url) as check_still_claimed:
+            yield check_still_claimed
+        return
+    with ExitStack() as held:
+        if (path := local_path(location)) is not None:
+            target = real_path(path)
             with disk_errors_named(f"the lock of {target}"):
                 if not held.enter_context(locked_path(target)):
                     logger.warning("cannot lock %s: run only one job at a time there", target)
-            yield lambda: None
-    elif (url := remote(location)) is not None:
-        with _claimed(url) as check_still_claimed:
-            yield check_still_claimed
-    else:
-        if id(location) in _busy_stores:
-            raise _busy(location, _holder(), "Wait until the other job is finished.")
-        _busy_stores.add(id(location))
-        try:
-            yield lambda: None
-        finally:
-            _busy_stores.discard(id(location))
+        yield lambda: None
 
 
 @contextmanager
@@ -88,20 +72,22 @@ def _lock(path: Path, target: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            if fcntl is None:
-                raise OSError("this system has no flock")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
             remedy = "Wait until the other job is finished, or end it and start this job again."
-            raise _busy(target, _read_holder(path), remedy) from error
+            holder = ""
+            with suppress(OSError, ValueError):
+                # A file that was just locked may still be empty.
+                holder = path.read_text()
+            raise _busy(target, holder, remedy) from error
         except OSError:
             os.close(descriptor)
             path.unlink(missing_ok=True)
             return None
         if _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(_holder()).encode())
+            os.write(descriptor, _holder().encode())
             return descriptor
         # The last holder removed the file before it was locked here.
         os.close(descriptor)
@@ -114,34 +100,28 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _read_holder(path: Path) -> dict[str, Any]:
-    # A file that was just locked may still be empty.
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads(path.read_text()))
-    return {}
-
-
 @contextmanager
 def _claimed(run: RemoteLocation) -> Iterator[Callable[[], None]]:
     """Claim a location in an object store; an earlier job loses its claim."""
     lock = hidden_sibling(run, "lock")
     assert isinstance(lock, RemoteLocation)
     fs, path = file_system(lock)
-    own = {**_holder(), "claim": uuid.uuid4().hex}
+    # The second line tells two claims of one process apart.
+    own = f"{_holder()}\n{uuid.uuid4().hex}"
 
-    def holder() -> dict[str, Any]:
-        with explained(str(run)), suppress(FileNotFoundError, ValueError, TypeError):
-            return dict(json.loads(fs.cat_file(path)))
-        return {}
+    def holder() -> str:
+        with explained(str(run)), suppress(FileNotFoundError):
+            return bytes(fs.cat_file(path)).decode(errors="replace")
+        return ""
 
     def check_still_claimed() -> None:
         if (found := holder()) != own:
             raise _busy(run, found, "Wait until the other job, which began later, is finished.")
 
     if earlier := holder():
-        logger.warning("%s stops, if it still works on %s", _name_of(earlier), run)
+        logger.warning("%s stops, if it still works on %s", earlier.partition("\n")[0], run)
     with explained(str(run)):
-        fs.pipe_file(path, json.dumps(own).encode())
+        fs.pipe_file(path, own.encode())
     try:
         yield check_still_claimed
     finally:
@@ -152,19 +132,11 @@ def _claimed(run: RemoteLocation) -> Iterator[Callable[[], None]]:
                     fs.rm_file(path)
 
 
-def _holder() -> dict[str, Any]:
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+def _holder() -> str:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"process {os.getpid()} on {socket.gethostname()}, since {since},"
 
 
-def _name_of(holder: dict[str, Any]) -> str:
-    if not holder:
-        return "another job"
-    return f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')},"
-
-
-def _busy(place: object, holder: dict[str, Any], remedy: str) -> RunBusyError:
-    return RunBusyError(f"{_name_of(holder)} works on {place}.", remedy)
+def _busy(place: object, holder: str, remedy: str) -> RunBusyError:
+    name = holder.partition("\n")[0] or "another job"
+    return RunBusyError(f"{name} works on {place}.", remedy)

@@ -2,17 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.device import to_host
@@ -28,7 +27,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_values
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import check_columns
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -280,13 +279,6 @@ class Model:
             return self.calibration.probabilities(scores, loss)
         return normalized_shares(loss.probability(scores), scores)
 
-    def encoded(self, dataset: Dataset) -> Dataset:
-        """Return a dataset with the features that the model was trained on."""
-        dataset = dataset.encoded_by(self.schema)
-        check_columns(dataset.n_features, self.n_features)
-        check_names(dataset.feature_names, self.feature_names)
-        return dataset
-
     def digest(self) -> str:
         """Return a digest of everything that affects the predictions of the model."""
         calibrated = (None,) if self.calibration is None else self.calibration.to_dict().values()
@@ -390,27 +382,6 @@ class Model:
             schema=schema,
             cells=CellNetworks.from_arrays(arrays) if "cell_starts" in arrays else None,
         )
-
-
-def check_columns(found: int, trained_on: int) -> None:
-    """Raise DataError unless rows have as many columns as the training rows had."""
-    if found != trained_on:
-        raise DataError(
-            f"X has {found} columns, but the model was trained on {trained_on}.",
-            "Give rows with the columns of the training rows.",
-        )
-
-
-def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
-    """Raise DataError if columns have other names, or another order, than in training."""
-    if found is None or trained_on is None:
-        return
-    for name, expected in zip_longest(found, trained_on):
-        if name != expected:
-            raise DataError(
-                f"column {name!r} is in the place of {expected!r}.",
-                "Give the columns with the names and in the order of the training rows.",
-            )
 
 
 def open_model_group(location: Location) -> zarr.Group:

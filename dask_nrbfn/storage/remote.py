@@ -7,13 +7,10 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from fsspec.core import url_to_fs
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest, OffsetByteRequest
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.strict import METADATA_NAMES
 
 # Metadata has a few kilobytes and is read first. File systems may retry for minutes if a server
 # accepts connections and never answers: s3fs for 6, gcsfs for more.
@@ -49,23 +46,10 @@ class _RemoteStore(FsspecStore):
     def __str__(self) -> str:
         return str(self.fs.unstrip_protocol(self.path))
 
+    get = guarded(FsspecStore.get)
     set = guarded(FsspecStore.set)
     delete = guarded(FsspecStore.delete)
     delete_dir = guarded(FsspecStore.delete_dir)
-
-    @guarded
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Return a value, None if it is missing.
-
-        Before s3fs reads a whole object, it asks for the size, because it reads large objects in
-        several streams. It does not ask if a byte range is given; so metadata is read as the range
-        from the first byte on.
-        """
-        if key.endswith(METADATA_NAMES) and byte_range is None:
-            byte_range = OffsetByteRequest(0)
-        return await super().get(key, prototype, byte_range)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         async with self.guard(prefix):

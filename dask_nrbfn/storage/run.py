@@ -4,19 +4,21 @@ The process that drives the fit records finished stages in the attributes of the
 parts, each under its own name. A part counts once it is marked complete.
 """
 
+import asyncio
+import json
 import logging
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import zarr
 from numpy.typing import DTypeLike, NDArray
+from zarr.abc.buffer import Buffer
 
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -65,9 +67,6 @@ _PART_NAME = re.compile(r"\d+(-\d+)?")
 
 REFRESH = "refresh"
 """Suffix of the hidden name of a run that will replace another; see `finish_refresh`."""
-
-# Number of short requests to an object store at the same time.
-_REQUESTS = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -337,14 +336,15 @@ class Run:
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recorded decision of a stage; if there is none, record `choice`."""
         decided = {stage: dict(choice), **self.decisions}
-        self._record(decisions=decided)
+        self.record(decisions=decided)
         return dict(decided[stage])
 
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished; only the process that drives the run calls this."""
-        self._record(stages={**self.stages, stage: dict(record)})
+        """Record a stage as finished."""
+        self.record(stages={**self.stages, stage: dict(record)})
 
-    def _record(self, **changed: Any) -> None:
+    def record(self, **changed: Any) -> None:
+        """Change attributes of the run; only the process that drives the run calls this."""
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, changed)
         self.attributes.update(changed)
@@ -361,14 +361,7 @@ class Run:
         """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
-        self._record(versions=[*versions_of(self.attributes), dict(record)])
-
-    def record_refresh(
-        self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
-    ) -> None:
-        """Record the datasets of a run that replaces another."""
-        refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
-        self._record(members=members, refresh=refresh)
+        self.record(versions=[*versions_of(self.attributes), dict(record)])
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Create an array with one row, or one value, per row of X, unless it exists."""
@@ -393,14 +386,12 @@ class Run:
         What a killed job has left is deleted: incomplete parts, and parts that a sum contains.
         """
         stored = self._stored_parts(stage)
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
-            complete = {parts: record for parts, record in records if record is not None}
-        sums = [parts for parts in complete if len(parts) > 1]
+        written = zip(stored, self._attempts(stage, *stored), strict=True)
+        complete = {parts: attempt["record"] for parts, attempt in written if attempt}
         finished = {
             parts: record
             for parts, record in complete.items()
-            if not any(is_part_of(parts, other) for other in sums)
+            if not any(is_part_of(parts, other) for other in complete)
         }
         self.drop_part(stage, *(parts for parts in stored if parts not in finished))
         return finished
@@ -411,22 +402,30 @@ class Run:
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
         """Return the record of one part, None if it is incomplete or damaged."""
-        written = self._part_attributes(stage, part)
-        return None if written is None else written["record"]
+        (attempt,) = self._attempts(stage, part)
+        return None if attempt is None else attempt["record"]
 
-    def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        name = part_place(stage, part)
+    def _attempts(self, stage: str, *parts: int | range) -> list[dict[str, Any] | None]:
+        """Return what was written last of each part; None if it is incomplete or damaged."""
+        names = [part_place(stage, part) for part in parts]
+
+        async def read() -> list[Buffer | None]:
+            places = (self.stored.store_path / name / "zarr.json" for name in names)
+            return await asyncio.gather(*(place.get() for place in places))
+
+        return [self._attempt(*each) for each in zip(names, run_in_zarr(read()), strict=True)]
+
+    def _attempt(self, name: str, content: Buffer | None) -> dict[str, Any] | None:
         try:
             with metadata_named(f"{self.location}/{name}"):
-                group = self.stored.get(name)
-                written = {} if group is None else group.attrs.asdict()
-                if written:
-                    check_sealed(written, name)
+                attributes = {} if content is None else json.loads(content.to_bytes())["attributes"]
+                if attributes:
+                    check_sealed(attributes, name)
         except DamagedDataError as error:
             logger.warning("%s The part is computed again.", error.problem)
             return None
         # A task of an earlier run at this location may have written the part.
-        return written if written.get("run_id") == self.run_id else None
+        return attributes if attributes.get("run_id") == self.run_id else None
 
     def write_part(
         self,
@@ -463,15 +462,15 @@ class Run:
 
     def part_arrays(self, stage: str, part: int | range, names: Iterable[str]) -> list[str]:
         """Return the names under which `read` finds arrays of a finished part."""
-        written, place = self._part_attributes(stage, part), part_place(stage, part)
-        if written is None:
+        (attempt,), place = self._attempts(stage, part), part_place(stage, part)
+        if attempt is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is missing.",
                 "Start the fit again.",
                 stage,
                 tuple(parts_in(part_name(part))),
             )
-        return [f"{place}/{written['attempt']}/{name}" for name in names]
+        return [f"{place}/{attempt['attempt']}/{name}" for name in names]
 
     def drop_part(self, stage: str, *parts: range) -> None:
         """Delete parts that are not needed; a part that a task still writes stays."""
@@ -490,7 +489,7 @@ class Run:
         damaged = [each for each in self._stored_parts(stage) if not set(each).isdisjoint(parts)]
         self.drop(*(part_place(stage, each) for each in damaged))
         if stage in self.stages:
-            self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
+            self.record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import zarr.abc.store
@@ -12,7 +12,7 @@ from zarr.abc.store import ByteRequest
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import StorePath, WrapperStore
 
-from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
 
 RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
@@ -51,10 +51,6 @@ def metadata_named(place: object) -> Iterator[None]:
     except (NRBFNError, OSError):
         # zarr raises an error for missing members that is an OSError and a ValueError.
         raise
-    except ImportError as error:
-        raise ParameterError(
-            f"{place} needs a package that is not installed ({error}).", "Install the package."
-        ) from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise DamagedDataError(
             f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).", RESTORE
@@ -88,6 +84,13 @@ def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
     """Raise DamagedDataError if the attributes of `place` fail their checksum."""
     if sealed(attributes) != attributes:
         raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
+
+
+async def delete_all(place: StorePath) -> None:
+    """Delete everything under a place, even while another task deletes it too."""
+    while True:
+        with suppress(FileNotFoundError):
+            return await place.delete_dir()
 
 
 async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:

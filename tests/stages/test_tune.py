@@ -243,7 +243,7 @@ def test_validation_dataset__that_cannot_be_used():
     tables = [
         (X, np.where(y == 2, 7, y), "label 7 of .* is not a training label"),
         (X, y.astype(str), "label '0' of .* is not a training label"),
-        (X[:, :3], y, "differ in number: 3 and 4"),
+        (X[:, :3], y, "X has 3 columns, but .* 4"),
         (X, None, "has no labels"),
     ]
     for X_new, y_new, pattern in tables:

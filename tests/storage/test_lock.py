@@ -6,7 +6,7 @@ import sys
 import uuid
 
 import pytest
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
@@ -26,12 +26,11 @@ with locked_run(sys.argv[1]):
 """
 
 
-@pytest.fixture(params=["path", "store of a path", "memory store"])
+@pytest.fixture(params=["path", "store of a path"])
 def place(request, tmp_path):
     return {
         "path": tmp_path / "run",
         "store of a path": LocalStore(tmp_path / "run"),
-        "memory store": MemoryStore(),
     }[request.param]
 
 

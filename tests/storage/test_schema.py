@@ -137,11 +137,11 @@ def test_model__schema_comes_back_and_encodes(tmp_path):
     assert loaded.schema == OTHER_FILLS
     assert loaded.digest() == model.digest()
     assert loaded.digest() != replace(model, schema=FILLED).digest()
-    encoded = loaded.encoded(write_rows(MemoryStore()))
+    encoded = write_rows(MemoryStore()).encoded_like(loaded)
     np.testing.assert_array_equal(encoded.take(np.arange(N)), OTHER_FILLS.expand(X))
     with pytest.raises(DataError, match="has no column 'day'"):
-        loaded.encoded(
-            write_rows(MemoryStore(), X[:, :5], schema=replace(FILLED, columns=COLUMNS[:5]))
-        )
+        write_rows(
+            MemoryStore(), X[:, :5], schema=replace(FILLED, columns=COLUMNS[:5])
+        ).encoded_like(loaded)
     with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 15"):
-        loaded.encoded(write_dataset(MemoryStore(), table(5)))
+        write_dataset(MemoryStore(), table(5)).encoded_like(loaded)
