@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
+from dask_nrbfn.storage.group import Location, attributes_of, open_group
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -69,7 +69,8 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         "model": lambda: _with_cells({}, location),
         **{each: partial(_describe_results, location, each) for each in ("predictions", "map")},
     }
-    kind = kind_of(location, tuple(describers))
+    group = open_group(location, kind=" or ".join(describers))
+    kind = attributes_of(group)["kind"].removeprefix("dask_nrbfn.")
     return {"kind": kind, **describers[kind]()}
 
 

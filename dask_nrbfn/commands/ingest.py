@@ -43,7 +43,6 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
-    kind_of,
     open_group,
     replacing_group,
 )
@@ -187,9 +186,8 @@ def ingest_file(
 
 def load_schema(location: Location) -> Schema:
     """Return the schema of a dataset, a run or a model."""
-    if kind_of(location, ("dataset", "run", "model")) == "dataset":
-        group = open_group(location, kind="dataset")
-    else:
+    group = open_group(location, kind="dataset or run or model")
+    if attributes_of(group)["kind"] != "dask_nrbfn.dataset":
         # Imports scipy, which no table needs.
         from dask_nrbfn.storage.model import open_model_group
 

@@ -48,7 +48,7 @@ from dask_nrbfn.stages.neighbors import name_rows
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, join, normalize
+from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import version_name, versions_of
@@ -106,7 +106,7 @@ _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Yield `store`, a temporary directory, or for a dataset in memory a store in memory."""
-    if isinstance(X, Dataset) and in_memory(X.location):
+    if isinstance(X, Dataset) and isinstance(X.location, MemoryStore):
         yield MemoryStore()
     elif store is not None:
         yield normalize(store)
@@ -126,7 +126,7 @@ def finished_run(
 ) -> Run:
     """Return the finished run under `place` of a dataset and parameters, which decide its name."""
     location = place
-    if not in_memory(dataset.location):
+    if not isinstance(dataset.location, MemoryStore):
         given = [None if values is None else values.to_dict() for values in (params, tuning)]
         identity = json.dumps([dataset.fingerprint, *given])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
@@ -143,7 +143,7 @@ def _active_engine(dataset: Dataset) -> Iterator[Engine]:
         client = default_client()
     except ValueError:
         client = None
-    if client is None or in_memory(dataset.location):
+    if client is None or isinstance(dataset.location, MemoryStore):
         yield InlineEngine()
         return
     with connect(client=client) as engine:

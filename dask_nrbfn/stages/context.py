@@ -398,7 +398,7 @@ class FitContext:
                 replace(tuning, validation=fingerprint),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
-                mixed=dataset.is_mixed,
+                mixed=dataset.expanding is not None,
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (
@@ -453,7 +453,9 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
         params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
     n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
-    resolved = params.resolve_auto(numbers=numbers, mixed=dataset.is_mixed, n_rows=n_rows)
+    resolved = params.resolve_auto(
+        numbers=numbers, mixed=dataset.expanding is not None, n_rows=n_rows
+    )
     fewer = resolved.n_neighbors != params.resolve_auto(numbers=numbers).n_neighbors
     if fewer and not dataset.of_numbers and not embeds:
         logger.info(

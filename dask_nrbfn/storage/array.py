@@ -31,7 +31,6 @@ from dask_nrbfn.storage.strict import (
     checksum,
     delete_all,
     metadata_named,
-    sealed,
     values_named,
     write_group,
 )
@@ -318,7 +317,7 @@ async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None
     firsts = ends[:-1:chunk_rows]
     most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
     recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
-    await write_group(place, sealed({**ENCODING, **recorded, "n_values": n_values}))
+    await write_group(place, {**ENCODING, **recorded, "n_values": n_values})
 
 
 def begin_sparse(group: zarr.Group, dtype: DTypeLike, *, n_rows: int, n_values: int) -> None:
@@ -351,4 +350,4 @@ def finish_rows(group: zarr.Group, found: Mapping[str, Any]) -> None:
     """Seal rows in CSR, or a reference to rows, with what was found while they were written."""
     for _, array in group.arrays():
         array.update_attributes({"checksum": _layout_checksum(array)})
-    group.attrs.put(sealed({**group.attrs.asdict(), **found}))
+    run_in_zarr(write_group(group.store_path, {**group.attrs.asdict(), **found}))

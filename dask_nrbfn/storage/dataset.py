@@ -164,22 +164,17 @@ class Dataset:
     def n_features(self) -> int:
         """Number of features p."""
         n_columns: int = self.X.shape[1]
-        return self._expanding.n_features if self._expanding is not None else n_columns
+        return self.expanding.n_features if self.expanding is not None else n_columns
 
     @property
-    def _expanding(self) -> Schema | None:
-        """The schema, None if the stored values are the features."""
+    def expanding(self) -> Schema | None:
+        """The schema that makes features of several kinds; None: they are the stored values."""
         return None if self.schema is None or self.schema.is_plain else self.schema
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether features of several kinds are made from the stored values."""
-        return self._expanding is not None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
-        return np.dtype(self.X.dtype if self._expanding is None else np.float64)
+        return np.dtype(self.X.dtype if self.expanding is None else np.float64)
 
     @property
     def row_bytes(self) -> float:
@@ -194,8 +189,8 @@ class Dataset:
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
-        if self._expanding is not None and self.expands_sparse:
-            return float(self._expanding.row_values)
+        if self.expanding is not None and self.expands_sparse:
+            return float(self.expanding.row_values)
         return float(chunked(self.X).row_values)
 
     @property
@@ -247,7 +242,7 @@ class Dataset:
         """
         targets = self.chunk_rows * row_bytes(0, np.float64, self._n_numbers)
         held = (4 + self.labelled_only) * (chunked(self.X).most_bytes + targets)
-        if self._expanding is not None:
+        if self.expanding is not None:
             made = self.row_values if self.expands_sparse else None
             row = row_bytes(self.n_features, np.float64, 0, row_values=made)
             held += 3 * self.chunk_rows * row
@@ -448,8 +443,8 @@ class Dataset:
             block = window(block, has_target(read["targets"]))
         if self.refuses_gaps and block.X is not None:
             check_gaps(read["X"], self.schema, start, self.location)
-        if self._expanding is not None and block.X is not None:
-            schema = self._expanding
+        if self.expanding is not None and block.X is not None:
+            schema = self.expanding
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block

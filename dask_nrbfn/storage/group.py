@@ -27,9 +27,13 @@ from dask_nrbfn.errors import (
     NRBFNError,
     RunBusyError,
 )
-from dask_nrbfn.outputs import check_path_outside_groups, disk_errors_named, full_disk_named
+from dask_nrbfn.outputs import (
+    check_path_outside_groups,
+    disk_errors_named,
+    full_disk_named,
+    place_new,
+)
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.local import MOVED, flush, flush_tree, replace_path
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
 from dask_nrbfn.storage.location import local_path, real_path, remote
@@ -41,9 +45,11 @@ from dask_nrbfn.storage.strict import (
     check_sealed,
     delete_all,
     metadata_named,
-    sealed,
     write_group,
 )
+
+MOVED = ".replaced"
+"""Suffix of the hidden name of a directory that another replaces."""
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
@@ -58,7 +64,7 @@ RECORDED = ("kind", "format_version", "checksum")
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
-    """Open a group of this package, of the kind that `mark_complete` recorded.
+    """Open a group of this package, of a kind that `mark_complete` recorded, or of several kinds.
 
     A writable group reads missing chunks as fill values; a read-only one raises.
     """
@@ -69,9 +75,9 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 def check_identity(group: zarr.Group, kind: str) -> None:
     """Raise an error unless a group is finished, of a kind and of this format, and undamaged."""
-    place, attributes = group.store_path, group.attrs.asdict()
+    place, attributes = group.store_path, attributes_of(group)
     found = attributes.get("kind")
-    if found != f"dask_nrbfn.{kind}":
+    if found not in [f"dask_nrbfn.{each}" for each in kind.split(" or ")]:
         what, advice = f"a {found}, not a dask_nrbfn.{kind}", ""
         if found is None:
             what = f"not a dask_nrbfn.{kind}, or was not finished"
@@ -91,16 +97,6 @@ def _how_to_ingest(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
     how = f"To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
     return f" {how}, or --y for arrays." if kind == "dataset" else ""
-
-
-def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
-    """Return which of `kinds` is stored at `location`."""
-    wanted = " or ".join(kinds)
-    found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
-    for kind in kinds:
-        if found == f"dask_nrbfn.{kind}":
-            return kind
-    raise DamagedDataError(f"{location} is not a {wanted}.", f"Give the path of a {wanted}.")
 
 
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
@@ -165,12 +161,12 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
     identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION}
-    run_in_zarr(write_group(group.store_path, sealed({**identity, **attributes})))
+    run_in_zarr(write_group(group.store_path, {**identity, **attributes}))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes, JSON-serializable values, of a group that is marked complete."""
-    run_in_zarr(write_group(group.store_path, sealed({**attributes_of(group), **attributes})))
+    run_in_zarr(write_group(group.store_path, {**attributes_of(group), **attributes}))
     if isinstance(group.store, LocalStore):
         flush(group.store.root / group.path / "zarr.json")
 
@@ -294,6 +290,45 @@ def replace_group(new: Location, target: Location) -> None:
         replace_path(Path(path), real_path(str(local_path(target))))
     elif url is not None and old is not None:
         move_group(url, old)
+
+
+def flush_tree(directory: Path) -> None:
+    """Wait until a directory and everything below it is on the disk."""
+    for inner, _, names in os.walk(directory):
+        for name in names:
+            # A task that runs twice may still write and rename files.
+            with suppress(FileNotFoundError):
+                flush(Path(inner, name))
+        flush(Path(inner))
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for directories.
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_path(new: Path, target: Path) -> None:
+    """Replace `target`, which may exist, with the complete file or directory `new`.
+
+    If the process is killed in between, both directories have hidden names.
+    """
+    if not new.is_dir():
+        os.replace(new, target)
+        flush(target.parent)
+        return
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
+    with suppress(FileNotFoundError):
+        os.rename(target, old)
+    place_new(new, target)
+    flush(target.parent)
+    # Other jobs remove it too.
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def flush_member(location: Location, name: str) -> None:

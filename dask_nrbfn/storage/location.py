@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import zarr.abc.store
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.files import File
@@ -110,11 +110,6 @@ def _in_directory(location: Location) -> str | RemoteLocation:
         f"{location} is a Zarr store object, but a directory or URL is needed here.",
         "Give a directory or URL.",
     )
-
-
-def in_memory(location: Location) -> bool:
-    """Return whether a location is in the memory of this process."""
-    return isinstance(normalize(location), MemoryStore)
 
 
 def local_path(location: Location) -> str | None:

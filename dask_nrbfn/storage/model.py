@@ -25,14 +25,12 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_values
+from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
 from dask_nrbfn.storage.dataset import check_columns
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     check_identity,
-    kind_of,
     mark_complete,
     normalize,
     open_group,
@@ -337,12 +335,8 @@ class Model:
             **{name: getattr(self, name) for name in _RECORDED},
             **{name: None if each is None else each.to_dict() for name, each in made.items()},
         }
-
-        async def write_arrays() -> None:
-            for name, values in arrays.items():
-                await write_values(group.store_path / name, values, dimensions[name])
-
-        run_in_zarr(write_arrays())
+        for name, values in arrays.items():
+            write_array(group, name, values, *dimensions[name])
         mark_complete(group, kind="model", attributes=attributes)
 
     @classmethod
@@ -386,10 +380,11 @@ class Model:
 
 def open_model_group(location: Location) -> zarr.Group:
     """Open the group of a model, or the latest model inside a run."""
-    if kind_of(location, ("run", "model")) == "model":
-        return open_group(location, kind="model")
-    run = open_group(location, kind="run")
-    return open_version(run, latest_place(attributes_of(run)))
+    group = open_group(location, kind="run or model")
+    attributes = attributes_of(group)
+    if attributes["kind"] == "dask_nrbfn.model":
+        return group
+    return open_version(group, latest_place(attributes))
 
 
 def open_version(run: zarr.Group, place: str) -> zarr.Group:
@@ -424,9 +419,6 @@ class PinnedModel(NamedTuple):
         if not isinstance(normalize(location), zarr.abc.store.Store) and group.path:
             location = join(location, group.path)
         return cls(normalize(location), attributes_of(group)["checksum"], clip)
-
-    def __str__(self) -> str:
-        return str(self.location)
 
     def open(self) -> Model:
         """Read the model; raise DamagedDataError if it was replaced."""

@@ -56,9 +56,16 @@ from dask_nrbfn.storage.group import (
     replacing_group,
     update_record,
 )
-from dask_nrbfn.storage.layout import PartLayout, default_parts, is_part_of, part_name, parts_in
+from dask_nrbfn.storage.layout import PartLayout, is_part_of, part_name, parts_in
 from dask_nrbfn.storage.location import local_path, remote
-from dask_nrbfn.storage.strict import check_sealed, make_groups, metadata_named, sealed, write_group
+from dask_nrbfn.storage.strict import (
+    RESTORE,
+    check_sealed,
+    make_groups,
+    metadata_named,
+    values_named,
+    write_group,
+)
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -84,8 +91,8 @@ class Run:
         Parameters of a tuning; None: no tuning.
     fingerprint : str
         Fingerprint of the dataset of the fit.
-    n_rows, n_parts : int
-        Number of rows of that dataset, and requested number of parts.
+    n_rows : int
+        Number of rows of that dataset.
     layout : PartLayout
         How the rows are cut into parts.
     attributes : dict
@@ -100,7 +107,6 @@ class Run:
     tuning: TuneParams | None
     fingerprint: str
     n_rows: int
-    n_parts: int
     layout: PartLayout
     attributes: dict[str, Any]
     stored: zarr.Group
@@ -143,7 +149,6 @@ class Run:
             "n_classes": dataset.n_classes,
             "target_names": dataset.target_names,
             "schema": None if dataset.schema is None else dataset.schema.to_dict(),
-            "n_parts": params.n_parts or default_parts(dataset.n_rows, **where),
             **asdict(layout),
             "environment": dict(environment),
             **{"decisions": {}, "stages": {}, "versions": []},
@@ -173,7 +178,7 @@ class Run:
             layout=PartLayout(*(attributes[name] for name in sizes)),
             attributes=attributes,
             stored=stored,
-            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows", "n_parts")},
+            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows")},
         )
 
     def _check_same(
@@ -193,8 +198,7 @@ class Run:
             each.to_dict() | (further.to_dict() if further else {})
             for each, further in ((self.params, self.tuning), (params, tuning))
         )
-        if new["n_parts"] in (None, self.n_parts):
-            new["n_parts"] = old["n_parts"]
+        new["n_parts"] = new["n_parts"] or old["n_parts"]
         changed = [
             f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
         ]
@@ -302,13 +306,8 @@ class Run:
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return some rows, ascending, of an array with one row per row of X."""
-        pieces = []
-        for start in range(0, self.n_rows, self.chunk_rows):
-            first, last = rows.searchsorted([start, start + self.chunk_rows])
-            if first < last:
-                chunk = self.read(name, start, min(start + self.chunk_rows, self.n_rows))
-                pieces.append(chunk[rows[first:last] - start])
-        return np.concatenate(pieces)
+        with self._result_named(name), values_named(f"rows of {self.location}/{name}", RESTORE):
+            return np.asarray(get_array(self.stored, name).oindex[rows])
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
@@ -449,7 +448,7 @@ class Run:
             for name, values in (arrays or {}).items():
                 dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
                 await write_values(place / attempt / name, values, dimensions, slice_rows)
-            await write_group(place, sealed(written))
+            await write_group(place, written)
 
         run_in_zarr(write())
 

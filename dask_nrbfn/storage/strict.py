@@ -74,15 +74,9 @@ def checksum(content: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with a new checksum."""
-    content = {name: value for name, value in attributes.items() if name != "checksum"}
-    return {**content, "checksum": checksum(content)}
-
-
 def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
     """Raise DamagedDataError if the attributes of `place` fail their checksum."""
-    if sealed(attributes) != attributes:
+    if _sealed(attributes) != attributes:
         raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
 
 
@@ -94,8 +88,13 @@ async def delete_all(place: StorePath) -> None:
 
 
 async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
-    """Write the metadata of a group in one piece."""
-    await (place / "zarr.json").set(_group_metadata(attributes))
+    """Write the metadata of a group in one piece, with a checksum of the attributes."""
+    await (place / "zarr.json").set(_group_metadata(_sealed(attributes)))
+
+
+def _sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    return {**content, "checksum": checksum(content)}
 
 
 async def make_groups(place: StorePath) -> None:

@@ -21,13 +21,13 @@ from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     BUILT,
+    MOVED,
     attributes_of,
     locked_group,
     mark_complete,
     open_group,
     replacing_group,
 )
-from dask_nrbfn.storage.local import MOVED
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, join, locate, normalize
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import StoppedError
@@ -263,14 +263,6 @@ def test_replacing_group__refuses_what_is_not_known_to_be_of_its_kind(tmp_path, 
     assert "another path" in caught.value.remedy
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
-
-
-def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
-    store = MemoryStore()
-    with pytest.raises(StoppedError):
-        replace_and_fail(store, after_filling=True)
-    write_over(store, overwrite=True)
-    assert Dataset.open(store).n_rows == 3
 
 
 def test_replacing_group__a_place_that_cannot_be_written(tmp_path):

@@ -183,5 +183,5 @@ def test_load__nothing_or_something_else(tmp_path):
     with pytest.raises(MissingDataError, match=r"there is no run or model at .*nowhere"):
         Model.load(tmp_path / "nowhere")
     write_dataset(tmp_path / "data", table(5))
-    with pytest.raises(DamagedDataError, match="is not a run or model"):
+    with pytest.raises(DamagedDataError, match=r"not a dask_nrbfn\.run or model"):
         Model.load(tmp_path / "data")

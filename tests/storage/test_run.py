@@ -36,7 +36,7 @@ def test_start__records_and_opens_again(place, dataset):
             assert getattr(again, field.name) == getattr(run, field.name)
     assert run.chosen_params == params
     assert run.fingerprint == dataset.fingerprint
-    assert (run.n_rows, run.n_parts) == (10, 1)
+    assert (run.n_rows, run.layout.n_parts) == (10, 1)
     assert run.attributes["environment"] == {"threads": 2}
     assert run.attributes["n_classes"] == 3
     assert run.stages == {}
@@ -84,7 +84,7 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 )
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
-    assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
+    assert Run.start(MemoryStore(), dataset, FitParams(), {}).layout.n_parts == n_parts
 
 
 def finished(run, stage):
