@@ -23,9 +23,7 @@ from zarr.storage import LocalStore, MemoryStore, StorePath
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.location import remote
-from dask_nrbfn.storage.remote import open_store
-from dask_nrbfn.storage.strict import (
+from dask_nrbfn.storage.group import (
     RESTORE,
     check_sealed,
     checksum,
@@ -34,6 +32,8 @@ from dask_nrbfn.storage.strict import (
     values_named,
     write_group,
 )
+from dask_nrbfn.storage.location import remote
+from dask_nrbfn.storage.remote import open_store
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

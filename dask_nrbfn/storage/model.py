@@ -32,12 +32,12 @@ from dask_nrbfn.storage.group import (
     attributes_of,
     check_identity,
     mark_complete,
+    metadata_named,
     normalize,
     open_group,
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 # Fields of a model that are attributes as they are.

@@ -40,32 +40,30 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    RESTORE,
     Location,
     attributes_of,
+    check_sealed,
     copy_member,
     delete_members,
     exists,
     flush_member,
     hidden_sibling,
     locked_group,
+    make_groups,
     mark_complete,
     member_names,
+    metadata_named,
     normalize,
     open_group,
     replace_group,
     replacing_group,
     update_record,
-)
-from dask_nrbfn.storage.layout import PartLayout, is_part_of, part_name, parts_in
-from dask_nrbfn.storage.location import local_path, remote
-from dask_nrbfn.storage.strict import (
-    RESTORE,
-    check_sealed,
-    make_groups,
-    metadata_named,
     values_named,
     write_group,
 )
+from dask_nrbfn.storage.layout import PartLayout, is_part_of, part_name, parts_in
+from dask_nrbfn.storage.location import local_path, remote
 from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,11 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import replacing_group
+from dask_nrbfn.storage.group import (
+    checksum,
+    replacing_group,
+)
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.strict import checksum
 
 
 def table(n_rows, n_features=3, dtype="f8", seed=0):
