@@ -34,6 +34,7 @@ from dask_nrbfn.storage.group import (
     Location,
     check_target,
     flush_member,
+    locked_run,
     mark_complete,
     open_group,
     replace_group,
@@ -42,7 +43,6 @@ from dask_nrbfn.storage.group import (
     store_at,
 )
 from dask_nrbfn.storage.location import RemoteLocation, file_of, join
-from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:

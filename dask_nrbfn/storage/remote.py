@@ -112,23 +112,15 @@ def explained(place: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".rstrip(".: ")
-        raise StorageError(*_diagnosis(place, error, reason)) from error
-
-
-def _diagnosis(place: str, error: Exception, reason: str) -> tuple[str, str]:
-    # Every cloud's library has its own error for missing credentials.
-    if isinstance(error, PermissionError) or "credential" in reason.lower():
-        return (
-            f"access to {place} is refused ({reason}).",
-            "Check the credentials and their permissions: environment, configuration files, or "
-            "storage options.",
-        )
-    if isinstance(error, TimeoutError):
-        reason = f"no answer in {_METADATA_TIMEOUT_S} s"
-    return (
-        f"{place} cannot be read or written ({reason}).",
-        "Check the network, the endpoint and the storage options, and try again.",
-    )
+        if isinstance(error, TimeoutError):
+            reason = f"no answer in {_METADATA_TIMEOUT_S} s"
+        problem = f"{place} cannot be read or written ({reason})."
+        remedy = "Check the network, the endpoint and the storage options, and try again."
+        # Every cloud's library has its own error for missing credentials.
+        if isinstance(error, PermissionError) or "credential" in reason.lower():
+            problem = f"access to {place} is refused ({reason})."
+            remedy = "Check the credentials, their permissions and the storage options."
+        raise StorageError(problem, remedy) from error
 
 
 def remove_tree(location: RemoteLocation) -> None:

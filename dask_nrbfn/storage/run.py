@@ -336,10 +336,6 @@ class Run:
         self.record(decisions=decided)
         return dict(decided[stage])
 
-    def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished."""
-        self.record(stages={**self.stages, stage: dict(record)})
-
     def record(self, **changed: Any) -> None:
         """Change attributes of the run; only the process that drives the run calls this."""
         group = open_group(self.location, kind="run", writable=True)

@@ -29,7 +29,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances

@@ -12,14 +12,14 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import RunBusyError
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.lock import locked_run
 from tests.storage.replacing import files
 from tests.tables import spirals, write_table
 
 HOLD = """
 import sys, time
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import locked_run
 with locked_run(sys.argv[1]):
     print("locked", flush=True)
     time.sleep(100)

@@ -36,9 +36,8 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import exists, replacing_group
+from dask_nrbfn.storage.group import exists, locked_run, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, join
-from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, wait_until

@@ -160,7 +160,7 @@ def test_forget__a_part_and_the_stage(place, dataset):
     for index in range(3):
         run.write_part("neighbors", index, {"index": index})
     for stage in ("columns", "neighbors"):
-        run.finish_stage(stage, {})
+        run.record(stages=run.stages | {stage: {}})
     run.forget("neighbors", (1,))
     assert set(finished(run, "neighbors")) == {0, 2}
     assert set(Run.open(place).stages) == {"columns"}
