@@ -202,7 +202,7 @@ def load_schema(location: Location) -> Schema:
 
 def _tell_targets(dataset: Dataset) -> None:
     """Log why no fit is possible: no labels or targets, or labels of one class."""
-    if not dataset.has_targets:
+    if dataset.y is None:
         columns = ""
         if dataset.schema is not None:
             names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]

@@ -452,7 +452,7 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
         components = params.components or _DEFAULT_COORDINATES
         params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
-    n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
+    n_rows = dataset.of_labelled().n_rows if dataset.y is not None else dataset.n_rows
     resolved = params.resolve_auto(
         numbers=numbers, mixed=dataset.expanding is not None, n_rows=n_rows
     )

@@ -130,7 +130,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
     write_array(group, "coordinates", model.scores(dataset.take(rows)), "row", "component")
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
-    elif dataset.has_targets:
+    elif dataset.y is not None:
         write_array(group, "targets", dataset.take_targets(rows), "row")
         write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
     model.write(run.group("model"))

@@ -49,6 +49,7 @@ class ChunkSummary(NamedTuple):
     """Summary of one chunk; `digest_of_rows` is that of rows that stay in another store.
 
     n_values: number of values in CSR; 0: the rows are not in CSR.
+    has_gaps: whether X has NaN for missing values.
     """
 
     digest: bytes
@@ -56,6 +57,7 @@ class ChunkSummary(NamedTuple):
     label_counts: dict[int | str, int]
     n_labelled: int
     n_values: int
+    has_gaps: bool
     digest_of_rows: str = ""
 
 
@@ -261,7 +263,9 @@ def summarize_chunk(
         digest.update(np.ascontiguousarray(weights).data)
     content = content_of_rows(X, y, weights, labelled)
     n_values = X.nnz if is_sparse(X) else 0
-    return ChunkSummary(digest.digest(), content, label_counts, int(labelled.sum()), n_values)
+    has_gaps = not is_sparse(X) and X.dtype.kind == "f" and bool(np.isnan(X).any())
+    n_labelled = int(labelled.sum())
+    return ChunkSummary(digest.digest(), content, label_counts, n_labelled, n_values, has_gaps)
 
 
 def fingerprint(
@@ -328,6 +332,7 @@ def finish_dataset(
         "content": f"{content % 2**64:016x}",
         "schema": None if schema is None else schema.to_dict(),
         "sparse": sparse,
+        "has_gaps": any(summary.has_gaps for summary in summaries),
         "read_as": read_as,
         "unlabelled": mark,
         "labelled_rows": labelled,

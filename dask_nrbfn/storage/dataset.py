@@ -78,18 +78,12 @@ class Dataset:
         Integer or string labels, or numeric targets.
     sample_weights : zarr.Array float64 (n,) or None
         Finite and above 0.
-    classes : int64, bool or str (K,)
-        The distinct labels, sorted; bool where 0 and 1 in y mean false and true; empty without
-        labels.
-    class_counts : int64 (K,)
-        Number of rows of each class.
-    fingerprint : str
-        Digest of shape, type, chunks, rows, targets, weights and schema.
-    content : str
-        Digest of the rows with targets and weights; independent of order, type and chunks.
-    feature_names : tuple of str (p,) or None
-    target_names : tuple of str (q,) or None
-        None without numeric targets.
+    classes, class_counts : int64, bool or str (K,), int64 (K,)
+        The distinct labels, sorted, and the numbers of their rows; empty without labels.
+    fingerprint, content : str
+        Digests of everything, and of the rows with targets and weights in any order and type.
+    feature_names, target_names : tuple of str or None
+        Names of the p features, and of the q numeric targets.
     unlabelled : int, str or float, optional
         The value in y that means no label; NaN for numeric targets. None: every row has a label.
     labelled_rows_of_chunks : int64 (m,), optional
@@ -117,10 +111,10 @@ class Dataset:
     ids: Array | None = None
     schema: Schema | None = None
     read_as: Mapping[str, str] | None = None
-    # Whether rows without a label are skipped, missing values in X are errors because the schema
-    # does not fill them, and features that are made from stored values are in CSR.
+    # Whether rows without a label are skipped, X has missing values, and features that are made
+    # from stored values are in CSR.
     labelled_only: bool = False
-    refuses_gaps: bool = False
+    has_gaps: bool = False
     expands_sparse: bool = False
 
     def __repr__(self) -> str:
@@ -163,6 +157,7 @@ class Dataset:
                 ids=get_array(group, "ids") if attributes["has_ids"] else None,
                 schema=schema,
                 read_as=attributes["read_as"],
+                has_gaps=attributes["has_gaps"],
                 expands_sparse=attributes["sparse"],
             )
 
@@ -219,11 +214,6 @@ class Dataset:
     def row_width(self) -> int:
         """How many numbers store a row: p, or in CSR its values and column indices."""
         return max(1, math.ceil(2 * self.row_values)) if self.is_sparse else self.n_features
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether there are labels or numeric targets."""
-        return self.y is not None
 
     @property
     def has_weights(self) -> bool:
@@ -310,6 +300,8 @@ class Dataset:
         difference = own.difference(schema)
         if chunked(self.X).n_values is not None:
             difference = "stores its features in CSR, but the schema fills missing values"
+        if self.has_gaps and own.fills and not schema.fills:
+            difference = difference or "has missing values, which are not filled"
         if difference is not None:
             raise DataError(
                 f"{self.location} does not fit the schema: it {difference}.",
@@ -323,7 +315,6 @@ class Dataset:
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
             schema=replace(schema, id=own.id),
-            refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
         )
 
     def encoded_like(self, other: "Dataset | Model") -> Self:
@@ -463,8 +454,6 @@ class Dataset:
         block = LabelledBlock(**read)
         if passing:
             block = window(block, has_target(read["targets"]))
-        if self.refuses_gaps and block.X is not None:
-            check_gaps(read["X"], self.schema, start, self.location)
         if self.expanding is not None and block.X is not None:
             schema = self.expanding
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
@@ -542,16 +531,3 @@ def codes_of(
         )
     codes[labelled] = found
     return codes
-
-
-def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first missing value, if a value is missing."""
-    gaps = np.isnan(stored)
-    if gaps.any():
-        row, column = np.argwhere(gaps)[0]
-        assert schema is not None
-        raise DataError(
-            f"Column {schema.columns[column].name!r} of {place} has no value in row "
-            f"{first_row + row} (the first is 0), but the schema does not fill missing values.",
-            "Give a `schema` that fills missing values, or leave the row out.",
-        )

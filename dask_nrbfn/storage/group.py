@@ -313,19 +313,6 @@ def locked_path(target: Path) -> Iterator[bool]:
     # Not inside a run, whose directory must be empty or absent at the start.
     path = target.with_name(f".{target.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock(path, target)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            # Somebody may have removed the file, and another job may have made a new one.
-            if _is_still(path, descriptor):
-                path.unlink(missing_ok=True)
-            os.close(descriptor)
-
-
-def _lock(path: Path, target: Path) -> int | None:
-    """Return the descriptor of a locked file, None if the file system has no locks."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -339,14 +326,20 @@ def _lock(path: Path, target: Path) -> int | None:
                 holder = path.read_text()
             raise _busy(target, holder, remedy) from error
         except OSError:
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-            return None
-        if _is_still(path, descriptor):
+            has_locks = False
+            break
+        if has_locks := _is_still(path, descriptor):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, _holder().encode())
-            return descriptor
+            break
         # The last holder removed the file before it was locked here.
+        os.close(descriptor)
+    try:
+        yield has_locks
+    finally:
+        # Somebody may have removed the file, and another job may have made a new one.
+        if _is_still(path, descriptor):
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 

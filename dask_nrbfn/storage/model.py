@@ -78,16 +78,13 @@ class Model:
         None for an embedding, which learns no targets.
     calibration : Calibration or None
         How scores become probabilities. None: not calibrated.
-    feature_names : tuple of str or None
-    target_names : tuple of str (q,) or None
-        Names of numeric targets; None for classes.
+    feature_names, target_names : tuple of str or None
+        Names of the features, and of numeric targets; None for classes.
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
         Ascending indices of the basis rows in the basis of the run; None: all are used.
-    schema : Schema or None
-        Schema of the columns of a table; None: they are features.
-    read_as : mapping of str or None
+    schema, read_as : Schema or None, mapping of str or None
         As in `Dataset`, of the training rows.
     target_range : float64 (2, q) or None
         Smallest and largest training target. Predictions are clipped to it; None: not clipped.

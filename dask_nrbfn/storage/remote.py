@@ -70,23 +70,16 @@ class _RemoteStore(FsspecStore):
 
 def open_store(location: RemoteLocation) -> FsspecStore:
     """Return the zarr store of a group, without any request."""
-    with _configured(location):
-        return _RemoteStore.from_url(
-            location.url, storage_options={**_OPTIONS, **location.storage_options}
-        )
+    file_system(location)
+    return _RemoteStore.from_url(
+        location.url, storage_options={**_OPTIONS, **location.storage_options}
+    )
 
 
 def file_system(location: RemoteLocation) -> tuple[Any, str]:
     """Return the fsspec file system of a location, for synchronous use, and the path in it."""
-    with _configured(location):
-        fs, path = url_to_fs(location.url, **{**_OPTIONS, **location.storage_options})
-    return fs, path
-
-
-@contextmanager
-def _configured(location: RemoteLocation) -> Iterator[None]:
     try:
-        yield
+        fs, path = url_to_fs(location.url, **{**_OPTIONS, **location.storage_options})
     except ImportError as error:
         raise ParameterError(
             f"{location} needs a package that is not installed ({error}).",
@@ -97,6 +90,7 @@ def _configured(location: RemoteLocation) -> Iterator[None]:
             f"{location} cannot be opened with these storage options ({error}).",
             "Check the URL's protocol and the arguments of its fsspec file system.",
         ) from error
+    return fs, path
 
 
 @contextmanager

@@ -87,16 +87,12 @@ class Run:
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
         Parameters of a tuning; None: no tuning.
-    fingerprint : str
-        Fingerprint of the dataset of the fit.
-    n_rows : int
-        Number of rows of that dataset.
+    fingerprint, n_rows : str, int
+        Fingerprint and number of rows of the dataset of the fit.
     layout : PartLayout
         How the rows are cut into parts.
-    attributes : dict
-        The attributes when the run was opened, with the changes by this object.
-    stored : zarr.Group
-        The group, for reading.
+    attributes, stored : dict, zarr.Group
+        The attributes when the run was opened, with the changes by this object; the stored group.
     """
 
     location: Location
