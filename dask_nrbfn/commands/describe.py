@@ -14,8 +14,7 @@ from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, open_group
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import n_rows_held, versions_of
+from dask_nrbfn.storage.run import Run, n_rows_held, versions_of
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model

@@ -42,8 +42,10 @@ from dask_nrbfn.storage.group import (
     replace_group,
 )
 from dask_nrbfn.storage.location import RemoteLocation, locate
-from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh
-from dask_nrbfn.storage.versions import (
+from dask_nrbfn.storage.run import (
+    REFRESH,
+    Run,
+    finish_refresh,
     latest_place,
     member_of,
     members_by_content,

@@ -49,11 +49,11 @@ from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import (
+from dask_nrbfn.storage.run import (
     ADD,
     FORGET,
     MERGE,
+    Run,
     latest_place,
     member_of,
     members_by_content,

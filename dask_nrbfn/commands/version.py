@@ -33,8 +33,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import FORGET, model_name, version_name
+from dask_nrbfn.storage.run import FORGET, Run, model_name, version_name
 from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
 # Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller

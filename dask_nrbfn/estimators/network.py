@@ -50,8 +50,7 @@ from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import version_name, versions_of
+from dask_nrbfn.storage.run import Run, version_name, versions_of
 
 _OF_FIT = FitParams.options()
 _OPTIONS = {

@@ -26,8 +26,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import versions_of
+from dask_nrbfn.storage.run import Run, versions_of
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:

@@ -32,8 +32,7 @@ from dask_nrbfn.storage.group import (
     values_named,
     write_group,
 )
-from dask_nrbfn.storage.location import remote
-from dask_nrbfn.storage.remote import open_store
+from dask_nrbfn.storage.location import open_store, remote
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

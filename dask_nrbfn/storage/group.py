@@ -44,18 +44,21 @@ from dask_nrbfn.outputs import (
 )
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.location import Location as Location
-from dask_nrbfn.storage.location import RemoteLocation, local_path, real_path, remote
-from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
-from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.remote import (
+from dask_nrbfn.storage.location import (
     NotMovedError,
+    RemoteLocation,
     explained,
     file_system,
+    local_path,
     move_group,
     occupied,
     open_store,
+    real_path,
+    remote,
     remove_tree,
 )
+from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
+from dask_nrbfn.storage.location import normalize as normalize
 
 logger = logging.getLogger(__name__)
 

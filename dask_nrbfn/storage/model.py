@@ -38,7 +38,7 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.versions import latest_place, model_name
+from dask_nrbfn.storage.run import latest_place, model_name
 
 # Fields of a model that are attributes as they are.
 _RECORDED = (

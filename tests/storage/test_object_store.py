@@ -34,10 +34,9 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, locked_run, replacing_group
-from dask_nrbfn.storage.location import RemoteLocation, join
+from dask_nrbfn.storage.location import RemoteLocation, file_system, join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, wait_until
@@ -84,7 +83,7 @@ def test_object_store__rows_are_ingested_from_it(bucket, options, tmp_path, suff
 
 def test_object_store__missing_chunk(place):
     dataset = write_dataset(join(place, "data"), table(9))
-    fs, path = remote.file_system(dataset.location)
+    fs, path = file_system(dataset.location)
     fs.rm_file(f"{path}/X/c/1/0")
     with pytest.raises(MissingDataError, match=r"chunk X/c/1/0 of .*place.*/data is missing"):
         Dataset.open(dataset.location).take(np.arange(9))
@@ -92,7 +91,7 @@ def test_object_store__missing_chunk(place):
 
 def test_object_store__flipped_byte(place):
     dataset = write_dataset(join(place, "data"), table(9))
-    fs, path = remote.file_system(dataset.location)
+    fs, path = file_system(dataset.location)
     good = fs.cat_file(f"{path}/X/c/1/0")
     fs.pipe_file(f"{path}/X/c/1/0", good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     with pytest.raises(DamagedDataError, match=r"rows 4 to 8 of .*place.*X cannot be read"):
@@ -120,7 +119,7 @@ def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
         return updated, Model.load(run).digest()
 
     assert up_to_date(place) == up_to_date(tmp_path)
-    fs, path = remote.file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
+    fs, path = file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
     assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
 
 
@@ -155,7 +154,7 @@ def test_remote_location__must_be_a_url():
 
 @pytest.mark.parametrize(("name", "overwrite"), [("data", False), ("data/d.zarr/mine.txt", True)])
 def test_replacing__not_what_is_no_group(place, name, overwrite):
-    fs, path = remote.file_system(place)
+    fs, path = file_system(place)
     fs.pipe_file(f"{path}/{name}", b"mine")
     with (
         pytest.raises(ExistsError, match=r"data (already )?exists"),
@@ -167,7 +166,7 @@ def test_replacing__not_what_is_no_group(place, name, overwrite):
 
 def test_replacing__not_what_came_meanwhile(place):
     finish = begin(join(place, "data"), 5, overwrite=True)
-    fs, path = remote.file_system(place)
+    fs, path = file_system(place)
     fs.pipe_file(f"{path}/data/mine.txt", b"mine")
     with pytest.raises(ExistsError, match=r"data exists, but is not a dask_nrbfn\.dataset"):
         finish()
@@ -177,7 +176,7 @@ def test_replacing__not_what_came_meanwhile(place):
 def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch):
     data = join(place, "data")
     write_dataset(data, table(9))
-    fs, _ = remote.file_system(data)
+    fs, _ = file_system(data)
     copy, done = fs.copy, []
 
     def copy_and_fail(sources, targets):
@@ -255,7 +254,7 @@ def test_errors__wrong_credentials(endpoint, bucket):
 
 @pytest.mark.ci
 def test_errors__no_answer(options, monkeypatch):
-    monkeypatch.setattr(remote, "_METADATA_TIMEOUT_S", 1)
+    monkeypatch.setattr("dask_nrbfn.storage.location._METADATA_TIMEOUT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         location = RemoteLocation(
