@@ -40,12 +40,7 @@ from dask_nrbfn.storage.chunks import (
     write_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    attributes_of,
-    open_group,
-    replacing_group,
-)
+from dask_nrbfn.storage.group import Location, attributes_of, open_group, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:

@@ -22,10 +22,7 @@ from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
 from dask_nrbfn.sources.source import Names, named_columns
-from dask_nrbfn.storage.dataset import (
-    check_columns,
-    read_ahead,
-)
+from dask_nrbfn.storage.dataset import check_columns, read_ahead
 from dask_nrbfn.storage.group import (
     RECORDED,
     Location,

@@ -309,8 +309,7 @@ def _write_rows(
     """Write the named results of some rows; return the number of clipped rows."""
     scorer, n_clipped = Scorer(model), 0
     scored = (Block(scores, None) for scores, _ in scorer.blocks(dataset, start, stop))
-    for block in recut(scored, get_array(group, names[0]).chunks[0]):
-        scores = np.asarray(block.X)
+    for scores, *_ in recut(scored, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
         results = {name: scorer.result(name, scores) for name in names}
         for name, values in (results | _ids_of(dataset, start, stop)).items():

@@ -14,13 +14,7 @@ from functools import partial
 from typing import Any
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.version import (
-    Change,
-    read_full_model,
-    read_model,
-    solve_version,
-    sum_rows,
-)
+from dask_nrbfn.commands.version import Change, read_full_model, read_model, solve_version, sum_rows
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (

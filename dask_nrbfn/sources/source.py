@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -180,12 +180,9 @@ class Reading:
         return tuple(self.missing_values or recorded.get("missing_values", default))
 
 
-AnyBlock = TypeVar("AnyBlock", bound=NamedTuple)
-
-
-def recut(batches: Iterable[AnyBlock], block_rows: int) -> Iterator[AnyBlock]:
+def recut(batches: Iterable[Any], block_rows: int) -> Iterator[Any]:
     """Yield the rows of blocks `block_rows` at a time, as views where one batch has them all."""
-    held: list[AnyBlock] = []
+    held: list[Any] = []
     n_held = 0
     for batch in batches:
         start = 0
@@ -202,16 +199,15 @@ def recut(batches: Iterable[AnyBlock], block_rows: int) -> Iterator[AnyBlock]:
 
 
 def _rows(block: Any, start: int, stop: int) -> Any:
-    if stop - start == block.X.shape[0]:
-        return block
-    return type(block)(*(None if column is None else column[start:stop] for column in block))
+    is_whole = stop - start == block.X.shape[0]
+    return block if is_whole else block._make(None if c is None else c[start:stop] for c in block)
 
 
 def _joined(blocks: list[Any]) -> Any:
     if len(blocks) == 1:
         return blocks[0]
     columns: Any = zip(*blocks, strict=True)
-    return type(blocks[0])(*(None if parts[0] is None else stacked(parts) for parts in columns))
+    return blocks[0]._make(None if parts[0] is None else stacked(parts) for parts in columns)
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:

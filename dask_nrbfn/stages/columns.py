@@ -30,14 +30,7 @@ from dask_nrbfn.numeric.small_fit import (
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.parts import (
-    PartResult,
-    Reduction,
-    Sums,
-    map_parts,
-    read_total,
-    reduce_parts,
-)
+from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known

@@ -398,7 +398,7 @@ class FitContext:
                 replace(tuning, validation=fingerprint),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
-                mixed=dataset.expanding is not None,
+                mixed=bool(dataset.expanding),
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (
@@ -453,9 +453,7 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
         params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
     n_rows = dataset.of_labelled().n_rows if dataset.y is not None else dataset.n_rows
-    resolved = params.resolve_auto(
-        numbers=numbers, mixed=dataset.expanding is not None, n_rows=n_rows
-    )
+    resolved = params.resolve_auto(numbers=numbers, mixed=bool(dataset.expanding), n_rows=n_rows)
     fewer = resolved.n_neighbors != params.resolve_auto(numbers=numbers).n_neighbors
     if fewer and not dataset.of_numbers and not embeds:
         logger.info(

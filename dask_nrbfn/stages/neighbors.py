@@ -553,8 +553,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.row_width, params)
     n_below = 0
-    for block in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
-        hashes = np.asarray(block.X)
+    for hashes, *_ in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
         last = start + len(hashes)
         same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
         distances = run.read("neighbors/distances", start, last)

@@ -29,13 +29,7 @@ from dask_nrbfn.storage.array import (
     read_rows,
 )
 from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
-from dask_nrbfn.storage.group import (
-    Location,
-    attributes_of,
-    metadata_named,
-    normalize,
-    open_group,
-)
+from dask_nrbfn.storage.group import Location, attributes_of, metadata_named, normalize, open_group
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model

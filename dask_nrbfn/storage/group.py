@@ -239,7 +239,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at a path or URL, or a group in a store object."""
+    """Return whether anything is stored at a location."""
     path = local_path(location)
     if path is not None:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -248,13 +248,7 @@ def exists(location: Location) -> bool:
         return os.path.lexists(path)
     if (url := remote(location)) is not None:
         return occupied(url)
-    try:
-        _open(location, kind="group", mode="r")
-    except MissingDataError:
-        return False
-    except DamagedDataError:
-        pass
-    return True
+    return not run_in_zarr(store_at(location).is_empty(""))
 
 
 def store_at(location: Location) -> zarr.abc.store.Store:
@@ -574,12 +568,8 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
 
 def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
     """Delete groups inside another; they need not be readable, nor exist."""
-
-    async def delete() -> None:
-        for name in names:
-            await delete_all(group.store_path / name)
-
-    run_in_zarr(delete())
+    for name in names:
+        run_in_zarr(delete_all(group.store_path / name))
 
 
 def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:

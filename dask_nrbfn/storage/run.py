@@ -28,7 +28,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
-from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import (
@@ -219,12 +218,6 @@ class Run:
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
         return self.attributes["target_names"] is not None
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the features are of several kinds; see `Dataset.is_mixed`."""
-        schema = Schema.of_record(self.attributes["schema"])
-        return schema is not None and not schema.is_plain
 
     @property
     def embeds(self) -> bool:
@@ -473,8 +466,7 @@ class Run:
 
     def drop(self, *names: str) -> None:
         """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
-        if names:
-            delete_members(self._writable, names)
+        delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again."""

@@ -12,10 +12,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    checksum,
-    replacing_group,
-)
+from dask_nrbfn.storage.group import checksum, replacing_group
 from dask_nrbfn.storage.model import Model
 
 
