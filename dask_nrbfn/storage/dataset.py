@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, metadata_named, normalize, open_group
-
-if TYPE_CHECKING:
-    from dask_nrbfn.storage.model import Model
 
 
 Block = TypeVar("Block")
@@ -311,8 +308,8 @@ class Dataset:
             schema=replace(schema, id=own.id),
         )
 
-    def encoded_like(self, other: "Dataset | Model") -> Self:
-        """Return the same rows with the features of the training rows of a fit or a model."""
+    def encoded_like(self, other: Any) -> Self:
+        """Return the same rows with the features of another dataset, or of a model."""
         encoded = self.encoded_by(other.schema)
         check_columns(encoded.n_features, other.n_features)
         check_names(encoded.feature_names, other.feature_names)
@@ -340,7 +337,6 @@ class Dataset:
         The type is signed only if rows without a label exist: their code is -1. The codes of 100
         million rows of up to 256 classes take 100 MB.
         """
-        self._check_labels()
         least = -max(1, self.n_classes) if self.n_unlabelled else self.n_classes - 1
         codes = np.empty(self.n_rows, dtype=np.min_scalar_type(least))
         for chunk in self._chunks({"targets"}):
@@ -366,7 +362,6 @@ class Dataset:
         """Return class codes (m,), -1 for no label, or numbers (m, q), of ascending rows."""
         none: NDArray[Any] = np.empty((0, self._n_numbers))
         if self.target_names is None:
-            self._check_labels()
             none = np.empty(0, dtype=np.int64)
         return np.asarray(self._take("targets", rows, none))
 
@@ -453,13 +448,6 @@ class Dataset:
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
-
-    def _check_labels(self) -> None:
-        if self.y is None or self.target_names is not None:
-            has = "no labels" if self.y is None else "numeric targets, not labels"
-            raise DataError(
-                f"{self.location} has {has}.", "Ingest the dataset with `label` or `y`."
-            )
 
 
 def check_columns(found: int, trained_on: int) -> None:

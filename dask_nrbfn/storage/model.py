@@ -166,15 +166,12 @@ class Model:
         Parameters
         ----------
         X : (b, p)
-        buffer : float64 (b, n_active), optional
-            Scratch space that saves an allocation for every block. With cells, its length limits
-            the number of rows that are scored together.
-        scratch : float64 (b, p + 2), optional
-            The same for the centred rows of an array.
-        threads : int
-            Threads of the elementwise steps.
-        features : RadialFeatures, optional
-            `self.features` on another device, where `buffer` and `scratch` are too. Without cells.
+        buffer, scratch : float64 (b, n_active), (b, p + 2), optional
+            Memory for the activations and the centred rows. With cells, the length of `buffer`
+            limits the number of rows that are scored together.
+        threads, features : int, RadialFeatures, optional
+            Threads of the elementwise steps; `self.features` on another device, where `buffer` and
+            `scratch` are too. Without cells.
 
         Returns
         -------
