@@ -85,8 +85,7 @@ def problems_of(dataset: Dataset) -> list[str]:
     found = fingerprint(dataset.X, summaries, dataset.unlabelled, dataset.schema)
     if not problems and found != dataset.fingerprint:
         targets = "targets" if dataset.of_numbers else "labels"
-        what = f"rows, {targets} or weights" if dataset.has_weights else f"rows or {targets}"
-        problems.append(f"{what} differ from those that ingest wrote.")
+        problems.append(f"rows, {targets} or weights differ from those that ingest wrote.")
     return problems
 
 
@@ -102,7 +101,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "dtype": str(dataset.dtype),
         **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
         "chunk_rows": dataset.chunk_rows,
-        "has_weights": dataset.has_weights,
+        "has_weights": dataset.sample_weights is not None,
         "fingerprint": dataset.fingerprint,
         **_schema_of(dataset.schema),
     }

@@ -348,7 +348,7 @@ class _Joined(Source):
             self.x_dtype = sparse_dtype(self.x_dtype, "X")
             self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
-        self.has_weights = any(dataset.has_weights for dataset in datasets)
+        self.has_weights = any(each.sample_weights is not None for each in datasets)
         self.feature_names, self.target_names = first.feature_names, first.target_names
         self.schema = first.schema
         # As the first dataset was read, with the marker of the first that has one.

@@ -304,7 +304,7 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
     run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
     codes = codes_of_places(run, slice(None))
-    step = run.chunk_rows * max(1, SELECTION_ROWS // run.chunk_rows)
+    step = run.layout.chunk_rows * max(1, SELECTION_ROWS // run.layout.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
         priority = run.read("confidence/values", start, stop)

@@ -75,7 +75,7 @@ def search_rows_exactly(
         run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
     run_task(engine, _store_targets, run, dataset, stage, label=stage)
-    units = [(stage, start, stop) for start, stop in run.spans]
+    units = [(stage, start, stop) for start, stop in run.layout.spans]
     map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
     run_task(engine, _merge_spans, run, stage, label=stage)
 
@@ -98,7 +98,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     )
     k, n_targets = run.chosen_params.n_neighbors, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
-    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     if active_gpu() is not None:
         # Lists are merged on the CPU, as few times as possible.
         size *= _GPU_BLOCKS
@@ -117,7 +117,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 def _merge_spans(run: Run, stage: str) -> None:
     parts = (
         Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
-        for index in range(len(run.spans))
+        for index in range(len(run.layout.spans))
     )
     best = reduce(partial(_merge, n_neighbors=run.chosen_params.n_neighbors), parts)
     group = run.group(stage)
@@ -157,8 +157,8 @@ def _store_repaired(run: Run) -> dict[str, Any]:
     run = run.of_labelled()
     places, distances = run.read("repair/rows"), run.read("repair/distances")
     for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
-        for start in np.unique(places // run.chunk_rows) * run.chunk_rows:
-            stop = min(int(start) + run.chunk_rows, run.n_rows)
+        for start in np.unique(places // run.layout.chunk_rows) * run.layout.chunk_rows:
+            stop = min(int(start) + run.layout.chunk_rows, run.n_rows)
             first, last = np.searchsorted(places, [start, stop])
             chunk = run.read(f"neighbors/{name}", int(start), stop)
             chunk[places[first:last] - start] = values[first:last]

@@ -44,7 +44,7 @@ def _read_results(run: Run, leaves: list[str]) -> None:
     searched = with_neighbors(run)
     for name in leaves:
         of_rows = run.array(name).shape[0] == searched.n_rows
-        for start, stop in searched.spans if of_rows else [(0, None)]:
+        for start, stop in searched.layout.spans if of_rows else [(0, None)]:
             searched.read(name, start, stop)
     try:
         Model.read(open_version(open_group(run.location, kind="run"), ""))

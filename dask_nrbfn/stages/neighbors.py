@@ -162,7 +162,7 @@ def _draw(run: Run, dataset: Dataset) -> None:
 def _store_lists(run: Run) -> float:
     """Store the lists of all candidates in parts; return the sum of the distances."""
     searched = with_neighbors(run)
-    for start, stop in searched.spans:
+    for start, stop in searched.layout.spans:
         for name in Neighbors._fields:
             values = run.read(f"candidates/{name}", start, stop)
             searched.write_rows(f"neighbors/{name}", start, values)
@@ -214,7 +214,7 @@ def _search_all(run: Run, dataset: Dataset, threads: int) -> dict[str, Any]:
     rows, params, sums = _all_rows(run, dataset), run.chosen_params, []
     k, seed = params.n_neighbors, params.random_state
     indices = approximate_neighbors(rows, n_neighbors=k, seed=seed, threads=threads)
-    for start, stop in run.spans:
+    for start, stop in run.layout.spans:
         own, found = rows[start:stop], indices[start:stop]
         measured = measure_neighbors(rows, own, found, threads=blas_threads())
         sums.append(_store_neighbors(run, start, measured))
@@ -277,10 +277,10 @@ def _search_in_partitions(
 
 def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
     """Return the first and the last-plus-one row of the blocks that one task each divides."""
-    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     return [
         (first, min(first + size, stop))
-        for start, stop in run.spans
+        for start, stop in run.layout.spans
         for first in range(start, stop, size)
     ]
 
@@ -551,7 +551,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     else:
         hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
-    size = search_block_rows(run.chunk_rows, dataset.row_width, params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, params)
     n_below = 0
     for hashes, *_ in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
         last = start + len(hashes)

@@ -31,7 +31,6 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import Location, attributes_of, metadata_named, normalize, open_group
 
-
 Block = TypeVar("Block")
 
 
@@ -124,11 +123,9 @@ class Dataset:
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
-        names, target_names = attributes["feature_names"], attributes["target_names"]
-        mark, labelled = attributes["unlabelled"], attributes["labelled_rows"]
-        schema = Schema.of_record(attributes["schema"])
-        if schema is not None:
-            names = schema.feature_names
+        target_names, mark = attributes["target_names"], attributes["unlabelled"]
+        labelled, schema = attributes["labelled_rows"], Schema.of_record(attributes["schema"])
+        names = attributes["feature_names"] if schema is None else schema.feature_names
         with metadata_named(location):
             return cls(
                 location,
@@ -205,11 +202,6 @@ class Dataset:
     def row_width(self) -> int:
         """How many numbers store a row: p, or in CSR its values and column indices."""
         return max(1, math.ceil(2 * self.row_values)) if self.is_sparse else self.n_features
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether rows have sample weights."""
-        return self.sample_weights is not None
 
     @property
     def n_classes(self) -> int:
@@ -367,7 +359,7 @@ class Dataset:
 
     def take_weights(self, rows: NDArray[np.int64]) -> Floats:
         """Return the weights of the rows with the given ascending indices, (len(rows),)."""
-        if not self.has_weights:
+        if self.sample_weights is None:
             return np.ones(len(rows))
         return np.asarray(self._take("weights", rows, np.empty(0)))
 

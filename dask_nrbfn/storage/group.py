@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import zarr
-import zarr.abc.store
 from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
+from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, StorePath, WrapperStore
 
@@ -83,17 +82,14 @@ RECORDED = ("kind", "format_version", "checksum")
 # Metadata and checksums
 
 
-class StrictStore(WrapperStore[zarr.abc.store.Store]):
+class StrictStore(WrapperStore[Store]):
     """A store that raises an error for a missing chunk; zarr would read fill values."""
 
     def __str__(self) -> str:
         return str(self._store)
 
     async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype,
-        byte_range: ByteRequest | None = None,
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
@@ -220,9 +216,8 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         with metadata_named(location):
             # Without the format zarr requests five names at once. If one request fails, the
             # others log their errors.
-            store = store_at(location)
-            strict = store if mode == "r+" else StrictStore(store)
-            return zarr.open_group(strict, mode=mode, zarr_format=3)
+            store = store_at(location) if mode == "r+" else StrictStore(store_at(location))
+            return zarr.open_group(store, mode=mode, zarr_format=3)
     except (FileNotFoundError, NotADirectoryError) as error:
         remedy = f"Give the path of a {kind}."
         if path is not None and os.path.lexists(path):
@@ -240,8 +235,7 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 def exists(location: Location) -> bool:
     """Return whether anything is stored at a location."""
-    path = local_path(location)
-    if path is not None:
+    if (path := local_path(location)) is not None:
         with suppress(FileNotFoundError, NotADirectoryError):
             # An empty directory counts as free.
             return bool(os.listdir(path))
@@ -251,10 +245,10 @@ def exists(location: Location) -> bool:
     return not run_in_zarr(store_at(location).is_empty(""))
 
 
-def store_at(location: Location) -> zarr.abc.store.Store:
+def store_at(location: Location) -> Store:
     """Return the zarr store of a location."""
     location = normalize(location)
-    if isinstance(location, zarr.abc.store.Store):
+    if isinstance(location, Store):
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
@@ -402,7 +396,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
-    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+    if isinstance(location, Store) and local_path(location) is None:
         yield zarr.create_group(store_at(location), overwrite=True)
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
@@ -551,8 +545,7 @@ def replace_path(new: Path, target: Path) -> None:
 
 def flush_member(location: Location, name: str) -> None:
     """Wait until a group inside another is on the disk; object stores need no wait."""
-    path = local_path(location)
-    if path is not None:
+    if (path := local_path(location)) is not None:
         flush_tree(Path(path, name))
 
 

@@ -262,16 +262,6 @@ class Run:
         """Number of cross-validation folds whose moments are summed separately."""
         return 1 if self.tuning is None else self.tuning.n_folds
 
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First row of every part, and the row after its last."""
-        return self.layout.spans
-
-    @property
-    def chunk_rows(self) -> int:
-        """Number of rows of a chunk of the arrays with one row for every row of X."""
-        return self.layout.chunk_rows
-
     @cached_property
     def _writable(self) -> zarr.Group:
         return open_group(self.location, kind="run", writable=True)
@@ -359,7 +349,7 @@ class Run:
                 name,
                 shape=(self.n_rows, *inner),
                 dtype=dtype,
-                chunks=(self.chunk_rows, *inner),
+                chunks=(self.layout.chunk_rows, *inner),
                 dimensions=("row", "neighbor")[: 1 + len(inner)],
             )
 

@@ -63,4 +63,4 @@ def test_problems_of__flipped_byte_of_the_numbers(tmp_path, numbers):
 def test_problems_of__numbers_that_ingest_did_not_write(numbers):
     stored = zarr.open_array(f"{numbers.location}/y", mode="r+")
     stored[20, 0] = 0.5
-    assert problems_of(numbers) == ["rows or targets differ from those that ingest wrote."]
+    assert problems_of(numbers) == ["rows, targets or weights differ from those that ingest wrote."]

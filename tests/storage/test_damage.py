@@ -53,7 +53,7 @@ def run(tmp_path):
     dataset = write_dataset(tmp_path / "data", table(7), LABELS["integer"])
     run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=2), {})
     run.require_row_array("neighbors/distances", np.float64, 2)
-    for start, stop in run.spans:
+    for start, stop in run.layout.spans:
         run.write_rows("neighbors/distances", start, table(stop - start, 2, seed=start))
     run.write_part("moments", 0, {"seconds": 1.0}, {"gram": table(3), "counts": np.arange(3)})
     return run

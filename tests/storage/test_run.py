@@ -118,7 +118,7 @@ def test_require_row_array__keeps_what_is_written(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=3), {})
     expected = np.arange(20).reshape(10, 2)
     run.require_row_array("neighbors/indices", np.int64, 2)
-    for start, stop in run.spans[:2]:
+    for start, stop in run.layout.spans[:2]:
         run.write_rows("neighbors/indices", start, expected[start:stop])
     run.require_row_array("neighbors/indices", np.int64, 2)
     np.testing.assert_array_equal(run.read("neighbors/indices", 0, 8), expected[:8])
