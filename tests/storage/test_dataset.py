@@ -38,7 +38,7 @@ def joined_weights(dataset, start, stop, block_rows):
     weighted=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, kind, weighted, data):
     start = data.draw(st.integers(0, n_rows - 1))
     stop = data.draw(st.integers(start + 1, n_rows))
@@ -161,7 +161,7 @@ def test_fingerprint__changes_with_everything():
 
 
 @given(lengths=row_chunkings(), data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_content__of_numbers_in_any_order_chunks_and_type_of_rows(lengths, data):
     n_rows = sum(lengths)
     X, T = table(n_rows, dtype="i2"), table(n_rows, 2, seed=1)

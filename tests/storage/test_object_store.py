@@ -164,15 +164,6 @@ def test_replacing__not_what_is_no_group(place, name, overwrite):
     assert files(place) == {name: b"mine"}
 
 
-def test_replacing__not_what_came_meanwhile(place):
-    finish = begin(join(place, "data"), 5, overwrite=True)
-    fs, path = file_system(place)
-    fs.pipe_file(f"{path}/data/mine.txt", b"mine")
-    with pytest.raises(ExistsError, match=r"data exists, but is not a dask_nrbfn\.dataset"):
-        finish()
-    assert files(place) == {"data/mine.txt": b"mine"}
-
-
 def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch):
     data = join(place, "data")
     write_dataset(data, table(9))
@@ -344,19 +335,13 @@ def command(options, *arguments):
     return out, log
 
 
-def called_here(options, *arguments):
-    """Call a command in this process, which has loaded its libraries; return click's result."""
+def command_here(options, *arguments):
+    """Call a command in this process, which has loaded its libraries, to its good end."""
     with fresh_logging():
         done = CliRunner().invoke(commands, [*storage_arguments(options), *map(str, arguments)])
     assert SECRET not in done.output
-    return done
-
-
-def command_here(options, *arguments):
-    """Do so to its good end; return what it printed and logged."""
-    done = called_here(options, *arguments)
     assert done.exit_code == 0, done.stderr
-    return done.stdout, done.stderr
+    return done.stdout
 
 
 FIT = ("--alpha", 1e-6, "--set", "n_parts=4", "--threads", 1, "--workers")
@@ -375,7 +360,7 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
     command(options, "ingest", rows, data, "--chunk-rows", 20)
     command_here(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
-    assert "problem            none" in command_here(options, "inspect", "--verify", data)[0]
+    assert "problem            none" in command_here(options, "inspect", "--verify", data)
 
     killed = start(options, "fit", data, run, *FIT, 1)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
@@ -392,9 +377,9 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     expected = NRBFNClassifier(alpha=1e-6, n_parts=4).fit(X, y)
     np.testing.assert_allclose(Model.load(run).weights, expected.weights_, rtol=1e-6)
 
-    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)[0]
+    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)
     command(options, "predict", run, data, out, "--workers", 1, "--threads", 1)
-    assert "predictions" in command_here(options, "inspect", out)[0]
+    assert "predictions" in command_here(options, "inspect", out)
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
 
 

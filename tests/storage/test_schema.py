@@ -18,7 +18,7 @@ from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
 from tests.storage.written import make_model, table, write_dataset
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     chunk_rows=st.integers(1, N),
     block_rows=st.integers(1, N),

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import checksum, replacing_group
+from dask_nrbfn.storage.group import replacing_group
 from dask_nrbfn.storage.model import Model
 
 
@@ -122,14 +121,3 @@ def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         yield bit, bytes(bad)
-
-
-def edit_attributes(location, *, drop=None, checked=False, **changes):
-    """Change the attributes of a group behind the package's back, or with a right checksum."""
-    group = zarr.open_group(str(location), mode="r+")
-    attributes = {**group.attrs.asdict(), **changes}
-    attributes.pop(drop, None)
-    if checked:
-        del attributes["checksum"]
-        attributes["checksum"] = checksum(attributes)
-    group.attrs.put(attributes)
