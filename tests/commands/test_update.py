@@ -402,9 +402,9 @@ def test_update_run__needs_a_finished_run(tmp_path, rows):
         update_run(tmp_path / "nowhere", rows[1], InlineEngine())
 
 
-def test_update_run__one_job_at_a_time(run, rows):
-    with locked_run(run.location), pytest.raises(RunBusyError):
-        update(run, rows[1])
+def test_update_run__one_job_at_a_time(stored, rows):
+    with locked_run(stored.location), pytest.raises(RunBusyError):
+        update(stored, rows[1])
 
 
 def test_update_run__says_the_bytes_it_lacks(run, rows):

@@ -18,12 +18,11 @@ def dataset():
     return write_dataset(MemoryStore(), table(10), np.arange(10) % 3)
 
 
-@pytest.fixture(params=["path", "memory store", "fsspec"])
+@pytest.fixture(params=["path", "fsspec"])
 def place(request, tmp_path):
     name = request.node.name.replace("[", "-").replace("]", "")
     return {
         "path": tmp_path / "run",
-        "memory store": MemoryStore(),
         "fsspec": f"memory://test-run-{name}/run",
     }[request.param]
 
