@@ -54,14 +54,6 @@ def test_locked_run__second_is_refused_until_the_first_is_done(place):
         pass
 
 
-def test_locked_run__leaves_nothing(tmp_path, url):
-    for place in (tmp_path / "a" / "run", url):
-        with locked_run(place):
-            pass
-    assert list((tmp_path / "a").iterdir()) == []
-    assert files(RemoteLocation(url.removesuffix("/run"))) == {}
-
-
 def test_locked_run__of_a_process_that_is_killed(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
