@@ -232,7 +232,7 @@ def run_stage(
         "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }
-    run.finish_stage(stage.name, record | taken)
+    run.record(stages={**run.stages, stage.name: record | taken})
     logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
 
 

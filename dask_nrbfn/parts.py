@@ -110,7 +110,7 @@ def map_parts(
     units: further arguments of the task, part by part; default: the spans of the run.
     sizes: work of every part; the largest are started first.
     """
-    units = run.spans if units is None else units
+    units = run.layout.spans if units is None else units
     finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:

@@ -11,8 +11,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.blocks import LabelledBlock
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, LabelledBlock
 
 # This weight, times a distance whose square fits float64, times a million basis rows, is 1e308.
 _MOST_WEIGHT = 1e148

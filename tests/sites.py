@@ -3,8 +3,7 @@
 from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.stages.moments import MOMENTS, read_sums
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import latest_place
+from dask_nrbfn.storage.run import Run, latest_place
 
 
 def write_site(run, place, first, *added) -> Run:

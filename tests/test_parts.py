@@ -117,7 +117,7 @@ def test_reduce_parts__of_all_rows(dataset, n_parts):
     assert (record.rows, total.n_rows) == (N_ROWS, N_ROWS)
     assert record.weight == pytest.approx(WEIGHTS.sum())
     np.testing.assert_allclose(total.squares, np.square(X).sum(axis=0), rtol=1e-12)
-    assert stored(run) == {range(len(run.spans))}
+    assert stored(run) == {range(len(run.layout.spans))}
 
 
 @pytest.mark.fast_cases(1)
@@ -146,7 +146,7 @@ def test_map_parts__drops_what_a_killed_job_began(dataset, tmp_path):
 def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     """One task at a time leaves the last part and at most three finished siblings on each level."""
     run, _, _, engine = total_of(dataset, 64)
-    assert (len(run.spans), engine.n_tasks) == (64, 64 + 16 + 4 + 1)
+    assert (len(run.layout.spans), engine.n_tasks) == (64, 64 + 16 + 4 + 1)
     assert engine.most_stored <= 3 * 3 + 1
 
 
@@ -162,7 +162,7 @@ def test_reduce_parts__killed_after_any_task(dataset, n_stops):
     reduce_parts(run, dataset, engine, reduction)
     assert engine.n_tasks == whole.n_tasks - n_stops
     assert bits(read_total(run, reduction)) == bits(expected)
-    assert stored(run) == {range(len(run.spans))}
+    assert stored(run) == {range(len(run.layout.spans))}
 
 
 @dataclass
@@ -186,7 +186,7 @@ def test_reduce_parts__tasks_that_run_twice(dataset, repeated):
     run, reduction = begin(dataset, 6)
     part = range(repeated, repeated + 1)
     first, second = (
-        parts_module._sum_parts(run, reduction, part, dataset, run.spans[repeated])
+        parts_module._sum_parts(run, reduction, part, dataset, run.layout.spans[repeated])
         for _ in range(2)
     )
     assert first == second
@@ -240,11 +240,13 @@ def test_sum_parts__a_task_of_a_run_that_was_replaced_stores_nothing(tmp_path, n
     run, reduction = begin(dataset, n_parts, tmp_path / "run")
     reduction, finished = finishing(reduction)
     for part in range(n_parts if n_parts > 1 else 0):
-        parts_module._sum_parts(run, reduction, range(part, part + 1), dataset, run.spans[part])
+        parts_module._sum_parts(
+            run, reduction, range(part, part + 1), dataset, run.layout.spans[part]
+        )
     shutil.rmtree(tmp_path / "run")
     new, _ = begin(dataset, n_parts, tmp_path / "run")
     if n_parts == 1:
-        parts_module._sum_parts(run, reduction, range(1), dataset, run.spans[0])
+        parts_module._sum_parts(run, reduction, range(1), dataset, run.layout.spans[0])
     else:
         with pytest.raises(DamagedResultError, match="is missing"):
             parts_module._sum_parts(run, reduction, range(n_parts))

@@ -14,10 +14,9 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.group import checksum, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 from tests.test_architecture import PACKAGE, imported_modules

@@ -12,9 +12,8 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import n_rows_held, versions_of
+from dask_nrbfn.storage.group import Location, attributes_of, open_group
+from dask_nrbfn.storage.run import Run, n_rows_held, versions_of
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
@@ -57,8 +56,9 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
     MissingDataError, DamagedDataError
         If `location` is missing, or holds other data.
     """
-    kinds = ("dataset", "run", "model", "predictions", "map")
-    kind, figures = "dataset" if verify else kind_of(location, kinds), {}
+    kinds = "dataset" if verify else "dataset or run or model or predictions or map"
+    kind = attributes_of(open_group(location, kind=kinds))["kind"].removeprefix("dask_nrbfn.")
+    figures: dict[str, Any] = {}
     if kind == "dataset":
         dataset = Dataset.open(location)
         figures = describe_dataset(dataset)
@@ -91,8 +91,7 @@ def problems_of(dataset: Dataset) -> list[str]:
     found = fingerprint(dataset.X, summaries, dataset.unlabelled, dataset.schema)
     if not problems and found != dataset.fingerprint:
         targets = "targets" if dataset.of_numbers else "labels"
-        what = f"rows, {targets} or weights" if dataset.has_weights else f"rows or {targets}"
-        problems.append(f"{what} differ from those that ingest wrote.")
+        problems.append(f"rows, {targets} or weights differ from those that ingest wrote.")
     return problems
 
 
@@ -108,7 +107,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "dtype": str(dataset.dtype),
         **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
         "chunk_rows": dataset.chunk_rows,
-        "has_weights": dataset.has_weights,
+        "has_weights": dataset.sample_weights is not None,
         "fingerprint": dataset.fingerprint,
         **_schema_of(dataset.schema),
     }

@@ -42,8 +42,10 @@ from dask_nrbfn.storage.group import (
     replace_group,
 )
 from dask_nrbfn.storage.location import RemoteLocation, locate
-from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh
-from dask_nrbfn.storage.versions import (
+from dask_nrbfn.storage.run import (
+    REFRESH,
+    Run,
+    finish_refresh,
     latest_place,
     member_of,
     members_by_content,
@@ -229,11 +231,8 @@ def refresh_run(
             remove_group(joined)
             raise
         check_still_locked()
-        new.record_refresh(
-            members=list(map(member_of, rows)),
-            refreshed_from=old.run_id,
-            error_rate=error_rate,
-        )
+        refresh = {"refreshed_from": old.run_id, "error_rate": error_rate}
+        new.record(members=list(map(member_of, rows)), refresh=refresh)
         # A job that is killed in between joins the rows again.
         remove_group(joined)
         replace_group(building, location)
@@ -336,7 +335,7 @@ class _Joined(Source):
             n_features=first.X.shape[1],
             x_dtype=sparse_dtype(x_dtype, "X") if is_sparse else x_dtype,
             y_dtype=None if first.y is None else first.y.dtype,
-            has_weights=any(each.has_weights for each in datasets),
+            has_weights=any(each.sample_weights is not None for each in datasets),
             feature_names=first.feature_names,
             target_names=first.target_names,
             schema=first.schema,

@@ -41,7 +41,7 @@ from dask_nrbfn.storage.chunks import (
     write_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, kind_of, replacing_group
+from dask_nrbfn.storage.group import Location, attributes_of, open_group, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, file_of
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def ingest_file(
 
 def load_schema(location: Location) -> Schema:
     """Return the schema of a dataset, a run or a model."""
-    if kind_of(location, ("dataset", "run", "model")) == "dataset":
+    group = open_group(location, kind="dataset or run or model")
+    if attributes_of(group)["kind"] == "dask_nrbfn.dataset":
         schema = Dataset.open(location).schema
     else:
         # Imports scipy, which no table needs.

@@ -19,10 +19,10 @@ from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
-from dask_nrbfn.storage.blocks import read_ahead
+from dask_nrbfn.storage.dataset import check_columns, read_ahead
 from dask_nrbfn.storage.group import Location, mark_complete, replacing_group
 from dask_nrbfn.storage.location import file_of
-from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
+from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:
     import xarray as xr

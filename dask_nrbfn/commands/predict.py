@@ -25,15 +25,16 @@ from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.anndata import import_anndata, obs_of
 from dask_nrbfn.sources.files import damage_named
+from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.sources.zarr_arrays import zarr_format
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
-from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     check_target,
     flush_member,
+    locked_run,
     mark_complete,
     open_group,
     replacing_group,
@@ -41,7 +42,6 @@ from dask_nrbfn.storage.group import (
     store_at,
 )
 from dask_nrbfn.storage.location import file_of
-from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def is_table(out: Location) -> bool:
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
-    dataset = model.encoded(dataset)
+    dataset = dataset.encoded_like(model)
     rows, (r, p), n_targets = scoring_rows(model), model.basis.shape, model.n_targets
     # A block of activations; the basis as read and as factors; the weights; rows as stored, read
     # ahead and centred; the scores, probabilities and labels of a chunk and a block.
@@ -283,8 +283,8 @@ def _write_rows(
 ) -> int:
     """Write the named results of some rows; return the number of rows with gaps."""
     scorer, n_skipped = Scorer(model), 0
-    scores_of_blocks = (scores for scores, _ in scorer.blocks(dataset, start, stop))
-    for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
+    scored = (Block(scores, None) for scores, _ in scorer.blocks(dataset, start, stop))
+    for scores, *_ in recut(scored, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
         results = {name: scorer.result(name, scores) for name in names}
         for name, values in (results | _ids_of(dataset, start, stop)).items():

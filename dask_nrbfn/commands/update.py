@@ -64,11 +64,11 @@ from dask_nrbfn.storage.group import Location, locked_group, open_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import (
+from dask_nrbfn.storage.run import (
     ADD,
     FORGET,
     MERGE,
+    Run,
     latest_place,
     member_of,
     members_by_content,
@@ -172,7 +172,7 @@ def update_run(
     action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
     with _next_version(location, action, judge) as draft:
         run, model, given = draft.run, draft.model, dataset
-        dataset = model.encoded(dataset)
+        dataset = dataset.encoded_like(model)
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()

@@ -22,9 +22,8 @@ from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
 from dask_nrbfn.sources.tables import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_names
 from dask_nrbfn.storage.location import Location, join
-from dask_nrbfn.storage.model import check_names
 
 
 class TrainingRows(NamedTuple):

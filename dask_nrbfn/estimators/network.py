@@ -43,12 +43,11 @@ from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import given_basis, name_rows
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.refine import check_updatable, is_refined
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, join, normalize
-from dask_nrbfn.storage.model import Model, check_columns
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import version_name, versions_of
+from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run, version_name, versions_of
 
 _OF_FIT = FitParams.options()
 _OPTIONS = {
@@ -103,7 +102,7 @@ _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 @contextmanager
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Yield `store`, a temporary directory, or for a dataset in memory a store in memory."""
-    if isinstance(X, Dataset) and in_memory(X.location):
+    if isinstance(X, Dataset) and isinstance(X.location, MemoryStore):
         yield MemoryStore()
     elif store is not None:
         yield normalize(store)
@@ -123,7 +122,7 @@ def finished_run(
 ) -> Run:
     """Return the finished run under `place` of a dataset and parameters, which decide its name."""
     location = place
-    if not in_memory(dataset.location):
+    if not isinstance(dataset.location, MemoryStore):
         given = [None if values is None else values.to_dict() for values in (params, tuning)]
         identity = json.dumps([dataset.fingerprint, *given])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
@@ -140,7 +139,7 @@ def _active_engine(dataset: Dataset) -> Iterator[Engine]:
         client = default_client()
     except ValueError:
         client = None
-    if client is None or in_memory(dataset.location):
+    if client is None or isinstance(dataset.location, MemoryStore):
         yield InlineEngine()
         return
     with connect(client=client) as engine:
@@ -316,7 +315,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any, scorer: Scorer) -> Floats:
         model = self._model
         if isinstance(X, Dataset):
-            X = model.encoded(X)
+            X = X.encoded_like(model)
             return np.concatenate([scores for scores, _ in scorer.blocks(X, 0, X.n_rows)])
         as_stored = not isinstance(X, zarr.Array)
         if as_stored:

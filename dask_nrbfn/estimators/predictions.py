@@ -17,10 +17,11 @@ from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.frames import as_frame, column_names
+from dask_nrbfn.storage.dataset import check_columns, check_names
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
-from dask_nrbfn.storage.model import Model, check_columns, check_names
+from dask_nrbfn.storage.model import Model
 
 _LIBRARIES = ("default", "pandas", "polars")
 

@@ -173,13 +173,13 @@ class Reading:
         return tuple(self.missing_values or recorded.get("missing_values", default))
 
 
-def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
+def recut(batches: Iterable[Any], block_rows: int) -> Iterator[Any]:
     """Yield the rows of blocks `block_rows` at a time, as views where one batch has them all."""
-    held: list[Block] = []
+    held: list[Any] = []
     n_held = 0
     for batch in batches:
         start = 0
-        n_rows = batch.X.shape[0]
+        n_rows = batch[0].shape[0]
         while n_held + n_rows - start >= block_rows:
             stop = start + block_rows - n_held
             yield _joined([*held, _rows(batch, start, stop)])
@@ -191,16 +191,16 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
         yield _joined(held)
 
 
-def _rows(block: Block, start: int, stop: int) -> Block:
+def _rows(block: Any, start: int, stop: int) -> Any:
     is_whole = stop - start == block.X.shape[0]
-    return block if is_whole else Block(*(None if c is None else c[start:stop] for c in block))
+    return block if is_whole else block._make(None if c is None else c[start:stop] for c in block)
 
 
-def _joined(blocks: list[Block]) -> Block:
+def _joined(blocks: list[Any]) -> Any:
     if len(blocks) == 1:
         return blocks[0]
     columns: Any = zip(*blocks, strict=True)
-    return Block(*(None if parts[0] is None else stacked(parts) for parts in columns))
+    return blocks[0]._make(None if parts[0] is None else stacked(parts) for parts in columns)
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:

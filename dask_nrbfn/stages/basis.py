@@ -19,6 +19,7 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.stages import bases
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, source_of, with_neighbors
 from dask_nrbfn.stages.columns import read_scaling
@@ -26,7 +27,6 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
@@ -84,9 +84,9 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     else:
         hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
-    size = bases.search_block_rows(run.chunk_rows, dataset.row_width, params)
+    size = bases.search_block_rows(run.layout.chunk_rows, dataset.row_width, params)
     n_below = 0
-    for hashes in regroup(hashes_of_blocks, size):
+    for hashes, *_ in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
         last = start + len(hashes)
         same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
         distances = run.read("neighbors/distances", start, last)
@@ -381,7 +381,7 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
     run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
     codes = codes_of_places(run, slice(None))
-    step = run.chunk_rows * max(1, bases.SELECTION_ROWS // run.chunk_rows)
+    step = run.layout.chunk_rows * max(1, bases.SELECTION_ROWS // run.layout.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
         priority = run.read("confidence/values", start, stop)

@@ -96,7 +96,7 @@ def _fit_cells(
 ) -> None:
     """Fit cells, whose rows and networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
-    step = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
     blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)

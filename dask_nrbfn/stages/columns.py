@@ -99,15 +99,15 @@ def _check_columns(context: FitContext) -> None:
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
     """Raise DataError unless some rows have numeric targets of these names; None: labels."""
-    if target_names is None and (not dataset.has_targets or dataset.of_numbers):
-        has = "numeric targets, not labels" if dataset.has_targets else "no labels"
+    if target_names is None and (dataset.y is None or dataset.of_numbers):
+        has = "numeric targets, not labels" if dataset.y is not None else "no labels"
         raise DataError(
             f"{dataset.location} has {has}.",
             "Name the labels: a column of a table as `label`, a member of an .npz file or the path "
             "of an .npy file as `y`.",
         )
     if target_names is not None and dataset.target_names != target_names:
-        labels = "labels" if dataset.has_targets else "none"
+        labels = "labels" if dataset.y is not None else "none"
         found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
         raise DataError(
             f"the targets of {dataset.location} are {found}, but the network predicts "

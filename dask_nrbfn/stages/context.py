@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import requested_size, source_of
-from dask_nrbfn.storage.dataset import Dataset, of_same_table
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 
@@ -390,7 +390,7 @@ class FitContext:
         params = replace(params, cells=cells)
         if tuning is not None:
             if validation is not None:
-                validation = of_same_table(dataset, validation).of_labelled()
+                validation = validation.encoded_like(dataset).of_labelled()
             fingerprint = None if validation is None else validation.fingerprint
             if tuning.validation not in (None, fingerprint):
                 raise ParameterError(
@@ -402,7 +402,7 @@ class FitContext:
                 replace(tuning, validation=fingerprint),
                 numbers=dataset.of_numbers,
                 sparse=dataset.is_sparse,
-                mixed=dataset.is_mixed,
+                mixed=bool(dataset.expanding),
             )
             params = _first_tried(params, tuning)
         layout, labelled_layout = (
@@ -456,8 +456,8 @@ def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> Fit
         components = params.components or _DEFAULT_COORDINATES
         params = replace(params, basis=basis, components=components)
     numbers = dataset.of_numbers and not embeds
-    n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
-    resolved = params.resolve_auto(numbers=numbers, mixed=dataset.is_mixed, n_rows=n_rows)
+    n_rows = dataset.of_labelled().n_rows if dataset.y is not None else dataset.n_rows
+    resolved = params.resolve_auto(numbers=numbers, mixed=bool(dataset.expanding), n_rows=n_rows)
     fewer = resolved.n_neighbors != params.resolve_auto(numbers=numbers).n_neighbors
     if fewer and not dataset.of_numbers and not embeds:
         logger.info(

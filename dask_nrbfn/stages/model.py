@@ -26,8 +26,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import versions_of
+from dask_nrbfn.storage.run import Run, versions_of
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _read_results(run: Run, leaves: list[str]) -> None:
     searched = with_neighbors(run)
     for name in leaves:
         of_rows = run.array(name).shape[0] == searched.n_rows
-        for start, stop in searched.spans if of_rows else [(0, None)]:
+        for start, stop in searched.layout.spans if of_rows else [(0, None)]:
             searched.read(name, start, stop)
     try:
         Model.read(open_version(open_group(run.location, kind="run"), ""))
@@ -130,7 +129,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
     write_array(group, "coordinates", model.scores(dataset.take(rows)), "row", "component")
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
-    elif dataset.has_targets:
+    elif dataset.y is not None:
         write_array(group, "targets", dataset.take_targets(rows), "row")
         write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
     model.write(run.group("model"))

@@ -96,7 +96,7 @@ def search_rows_exactly(
         run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
     run_task(engine, _store_targets, run, dataset, stage, label=stage)
-    units = [(stage, start, stop) for start, stop in run.spans]
+    units = [(stage, start, stop) for start, stop in run.layout.spans]
     map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
     return run_task(engine, _merge_spans, run, stage, into or stage, label=stage)
 
@@ -119,7 +119,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     )
     k, n_targets = run.chosen_params.n_neighbors, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
-    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     if active_gpu() is not None:
         # Lists are merged on the CPU, as few times as possible.
         size *= _GPU_BLOCKS
@@ -137,7 +137,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 def _merge_spans(run: Run, stage: str, into: str) -> float:
     k, best = run.chosen_params.n_neighbors, None
-    for index in range(len(run.spans)):
+    for index in range(len(run.layout.spans)):
         part = Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
         best = part if best is None else merge_neighbors([best, part], n_neighbors=k)
     assert best is not None
@@ -151,8 +151,8 @@ def _store_repaired(run: Run) -> None:
     places = run.read("repair/rows")
     for name in Neighbors._fields:
         values = run.read(f"repair/{name}")
-        for start in np.unique(places // run.chunk_rows) * run.chunk_rows:
-            stop = min(int(start) + run.chunk_rows, run.n_rows)
+        for start in np.unique(places // run.layout.chunk_rows) * run.layout.chunk_rows:
+            stop = min(int(start) + run.layout.chunk_rows, run.n_rows)
             first, last = np.searchsorted(places, [start, stop])
             chunk = run.read(f"neighbors/{name}", int(start), stop)
             chunk[places[first:last] - start] = values[first:last]
@@ -276,7 +276,7 @@ def _search_all(run: Run, dataset: Dataset, threads: int) -> dict[str, Any]:
     """Store the approximate neighbours of all rows."""
     found = _search_rows(_all_rows(run, dataset), run, threads)
     sums = []
-    for start, stop in run.spans:
+    for start, stop in run.layout.spans:
         own = Neighbors(found.indices[start:stop], found.distances[start:stop])
         sums.append(_store_neighbors(run, start, own))
     return {"distance_sum": math.fsum(sums)}
@@ -351,10 +351,10 @@ def _repair(run: Run, dataset: Dataset, engine: Engine, rows: NDArray[np.int64])
 
 def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
     """Return the first and the last-plus-one row of the blocks that one task each divides."""
-    size = search_block_rows(run.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     return [
         (first, min(first + size, stop))
-        for start, stop in run.spans
+        for start, stop in run.layout.spans
         for first in range(start, stop, size)
     ]
 

@@ -63,7 +63,7 @@ from dask_nrbfn.stages.moments import (
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset, of_same_table
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
@@ -422,7 +422,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     """Return the code in the training dataset of each class of a judged dataset."""
-    of_same_table(dataset, judged)
+    judged.encoded_like(dataset)
     remedy = "Give rows with labels of the training rows only."
     return codes_among(dataset.classes, dataset.target_names, judged, remedy)
 

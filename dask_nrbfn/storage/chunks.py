@@ -18,19 +18,17 @@ from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.source import Source, StoredAt
 from dask_nrbfn.storage.array import (
+    ENCODING,
     INDEX_BYTES,
     ROW_BYTES,
     Stored,
     append_rows,
+    begin_sparse,
     create_array,
-    create_sparse,
     digest_of,
-    finish_reference,
-    finish_sparse,
+    finish_rows,
     get_array,
     get_stored,
-    refer,
-    refers,
     update_digest,
 )
 from dask_nrbfn.storage.group import mark_complete
@@ -48,12 +46,18 @@ Mark = int | str | float
 
 
 class ChunkSummary(NamedTuple):
-    """Summary of one chunk; `digest_of_rows` is that of rows that stay in another store."""
+    """Summary of one chunk; `digest_of_rows` is that of rows that stay in another store.
+
+    n_values: number of values in CSR; 0: the rows are not in CSR.
+    has_gaps: whether X has NaN for missing values.
+    """
 
     digest: bytes
     content: int
     label_counts: dict[int | str, int]
     n_labelled: int
+    n_values: int
+    has_gaps: bool
     digest_of_rows: str = ""
 
 
@@ -93,17 +97,19 @@ def create_dataset_arrays(
     shape = n_rows, n_features = source.n_rows, source.n_features
     names, chunk_rows = source.target_names, min(chunk_rows, n_rows)
     columns: dict[str, tuple[DTypeLike | None, tuple[int, ...]]] = {
-        "X": (x_dtype, (n_features,)),
         "y": (source.y_dtype, () if names is None else (len(names),)),
         "weights": (np.float64 if source.has_weights else None, ()),
         "ids": (source.id_dtype, ()),
     }
+    sizes = {"shape": shape, "chunk_rows": chunk_rows}
     if stored_at is not None:
-        refer(group, "X", stored_at, shape, x_dtype, chunk_rows=chunk_rows)
-        del columns["X"]
+        place = {"place": stored_at.place, "path": stored_at.path, "dtype": str(np.dtype(x_dtype))}
+        group.create_group("X", attributes={**sizes, **place})
     elif n_values is not None:
-        create_sparse(group, "X", shape, x_dtype, chunk_rows=chunk_rows, n_values=n_values)
-        del columns["X"]
+        rows = group.create_group("X", attributes={**sizes, **ENCODING})
+        begin_sparse(rows, x_dtype, n_rows=n_rows, n_values=n_values)
+    else:
+        columns["X"] = (x_dtype, (n_features,))
     for name, (dtype, inner) in columns.items():
         if dtype is not None:
             create_array(
@@ -134,8 +140,9 @@ def write_chunk(
     NaN. X may have NaN only with `gaps`.
     """
     X, y, weights = map(unmasked, (X, y, weights))
-    rows = group["X"]
-    chunk_rows: Any = rows.chunks[0] if isinstance(rows, zarr.Array) else rows.attrs["chunk_rows"]
+    rows: Any = group["X"]
+    is_array = isinstance(rows, zarr.Array)
+    chunk_rows = rows.chunks[0] if is_array else rows.attrs["chunk_rows"]
     start = index * chunk_rows
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
@@ -147,13 +154,15 @@ def write_chunk(
     if weights is not None:
         check_weights(weights, first_row=start)
     summary = summarize_chunk(X, y, weights, unlabelled=unlabelled)
-    columns: dict[str, Any] = {"X": X, "y": y, "weights": weights, "ids": ids}
+    columns: dict[str, Any] = {"y": y, "weights": weights, "ids": ids}
+    if is_array:
+        columns["X"] = X
+    elif is_sparse(X):
+        append_rows(rows, X)
+    else:
+        summary = summary._replace(digest_of_rows=digest_of(X))
     for name, column in columns.items():
-        if name == "X" and refers(group[name]):
-            summary = summary._replace(digest_of_rows=digest_of(X))
-        elif column is not None and is_sparse(column):
-            append_rows(group, name, column)
-        elif column is not None:
+        if column is not None:
             get_array(group, name)[start:stop] = column
     return summary
 
@@ -247,7 +256,10 @@ def summarize_chunk(
     if weights is not None:
         digest.update(np.ascontiguousarray(weights).data)
     content = content_of_rows(X, y, weights, labelled)
-    return ChunkSummary(digest.digest(), content, label_counts, int(labelled.sum()))
+    n_values = X.nnz if is_sparse(X) else 0
+    has_gaps = not is_sparse(X) and X.dtype.kind == "f" and bool(np.isnan(X).any())
+    n_labelled = int(labelled.sum())
+    return ChunkSummary(digest.digest(), content, label_counts, n_labelled, n_values, has_gaps)
 
 
 def fingerprint(
@@ -282,10 +294,13 @@ def finish_dataset(
     for summary in summaries:
         counts.update(summary.label_counts)
     content = sum(summary.content for summary in summaries)
-    if refers(group["X"]):
-        finish_reference(group, "X", "".join(summary.digest_of_rows for summary in summaries))
-    elif isinstance(group["X"], zarr.Group):
-        finish_sparse(group, "X")
+    rows = group["X"]
+    if isinstance(rows, zarr.Group):
+        values = [summary.n_values for summary in summaries]
+        found: dict[str, Any] = {"n_values": sum(values), "most_values": max(values)}
+        if "place" in rows.attrs:
+            found = {"digests": "".join(summary.digest_of_rows for summary in summaries)}
+        finish_rows(rows, found)
     if schema is not None:
         # Contents of datasets with the same coding then add up like those of plain datasets.
         content *= schema.coding_factor
@@ -308,6 +323,7 @@ def finish_dataset(
         "content": f"{content % 2**64:016x}",
         "schema": None if schema is None else schema.to_dict(),
         "sparse": sparse,
+        "has_gaps": any(summary.has_gaps for summary in summaries),
         "read_as": source.read_as,
         "unlabelled": mark,
         "labelled_rows": labelled,

@@ -4,19 +4,21 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
-from typing import Any, Self
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.sources.source import recut
 from dask_nrbfn.storage.array import (
     INDEX_BYTES,
     Array,
@@ -26,18 +28,31 @@ from dask_nrbfn.storage.array import (
     get_stored,
     read_rows,
 )
-from dask_nrbfn.storage.blocks import (
-    Chunk,
-    LabelledBlock,
-    check_gaps,
-    codes_of,
-    cut_blocks,
-    read_ahead,
-    window,
-)
-from dask_nrbfn.storage.chunks import Mark, default_chunk_rows, row_bytes
-from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.strict import metadata_named
+from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
+from dask_nrbfn.storage.group import Location, attributes_of, metadata_named, normalize, open_group
+
+Block = TypeVar("Block")
+
+
+class LabelledBlock(NamedTuple):
+    """Consecutive rows.
+
+    ``X`` is (b, p) in the dtype of the dataset, in CSR if the dataset is sparse. ``targets`` are
+    class codes, int64 (b,), -1 for no label; or numbers, float64 (b, q), NaN for missing ones; or
+    None in a dataset without targets. ``weights`` is float64 (b,), or None without weights.
+    """
+
+    X: Rows
+    targets: NDArray[Any] | None
+    weights: Floats | None
+
+
+class Chunk(NamedTuple):
+    """Rows `start` to `stop` that are read together; `block` has the requested columns."""
+
+    start: int
+    stop: int
+    block: LabelledBlock
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,24 +62,18 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array, SparseArray or ReferencedRows (n, c)
+    X : zarr.Array or StoredRows (n, c)
         The features, or with a schema the stored values from which features are made.
     y : zarr.Array (n,) or float64 (n, q) or None
         Integer or string labels, or numeric targets.
     sample_weights : zarr.Array float64 (n,) or None
         Finite and above 0.
-    classes : int64, bool or str (K,)
-        The distinct labels, sorted; bool where 0 and 1 in y mean false and true; empty without
-        labels.
-    class_counts : int64 (K,)
-        Number of rows of each class.
-    fingerprint : str
-        Digest of shape, type, chunks, rows, targets, weights and schema.
-    content : str
-        Digest of the rows with targets and weights; independent of order, type and chunks.
-    feature_names : tuple of str (p,) or None
-    target_names : tuple of str (q,) or None
-        None without numeric targets.
+    classes, class_counts : int64, bool or str (K,), int64 (K,)
+        The distinct labels, sorted, and the numbers of their rows; empty without labels.
+    fingerprint, content : str
+        Digests of everything, and of the rows with targets and weights in any order and type.
+    feature_names, target_names : tuple of str or None
+        Names of the p features, and of the q numeric targets.
     unlabelled : int, str or float, optional
         The value in y that means no label; NaN for numeric targets. None: every row has a label.
     labelled_rows_of_chunks : int64 (m,), optional
@@ -92,10 +101,10 @@ class Dataset:
     ids: Array | None = None
     schema: Schema | None = None
     read_as: Mapping[str, str] | None = None
-    # Whether rows without a label are skipped, missing values in X are errors because the schema
-    # does not fill them, and features that are made from stored values are in CSR.
+    # Whether rows without a label are skipped, X has missing values, and features that are made
+    # from stored values are in CSR.
     labelled_only: bool = False
-    refuses_gaps: bool = False
+    has_gaps: bool = False
     expands_sparse: bool = False
 
     def __repr__(self) -> str:
@@ -114,11 +123,9 @@ class Dataset:
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
-        names, target_names = attributes["feature_names"], attributes["target_names"]
-        mark, labelled = attributes["unlabelled"], attributes["labelled_rows"]
-        schema = Schema.of_record(attributes["schema"])
-        if schema is not None:
-            names = schema.feature_names
+        target_names, mark = attributes["target_names"], attributes["unlabelled"]
+        labelled, schema = attributes["labelled_rows"], Schema.of_record(attributes["schema"])
+        names = attributes["feature_names"] if schema is None else schema.feature_names
         with metadata_named(location):
             return cls(
                 location,
@@ -138,6 +145,7 @@ class Dataset:
                 ids=get_array(group, "ids") if attributes["has_ids"] else None,
                 schema=schema,
                 read_as=attributes["read_as"],
+                has_gaps=attributes["has_gaps"],
                 expands_sparse=attributes["sparse"],
             )
 
@@ -161,22 +169,17 @@ class Dataset:
     def n_features(self) -> int:
         """Number of features p."""
         n_columns: int = self.X.shape[1]
-        return self._expanding.n_features if self._expanding is not None else n_columns
+        return self.expanding.n_features if self.expanding is not None else n_columns
 
     @property
-    def _expanding(self) -> Schema | None:
-        """The schema, None if the stored values are the features."""
+    def expanding(self) -> Schema | None:
+        """The schema that makes features of several kinds; None: they are the stored values."""
         return None if self.schema is None or self.schema.is_plain else self.schema
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether features of several kinds are made from the stored values."""
-        return self._expanding is not None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
-        return np.dtype(self.X.dtype if self._expanding is None else np.float64)
+        return np.dtype(self.X.dtype if self.expanding is None else np.float64)
 
     @property
     def row_bytes(self) -> float:
@@ -191,24 +194,14 @@ class Dataset:
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
-        if self._expanding is not None and self.expands_sparse:
-            return float(self._expanding.row_values)
+        if self.expanding is not None and self.expands_sparse:
+            return float(self.expanding.row_values)
         return float(chunked(self.X).row_values)
 
     @property
     def row_width(self) -> int:
         """How many numbers store a row: p, or in CSR its values and column indices."""
         return max(1, math.ceil(2 * self.row_values)) if self.is_sparse else self.n_features
-
-    @property
-    def has_targets(self) -> bool:
-        """Whether there are labels or numeric targets."""
-        return self.y is not None
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether rows have sample weights."""
-        return self.sample_weights is not None
 
     @property
     def n_classes(self) -> int:
@@ -244,7 +237,7 @@ class Dataset:
         """
         targets = self.chunk_rows * row_bytes(0, np.float64, self._n_numbers)
         held = (4 + self.labelled_only) * (chunked(self.X).most_bytes + targets)
-        if self._expanding is not None:
+        if self.expanding is not None:
             made = self.row_values if self.expands_sparse else None
             row = row_bytes(self.n_features, np.float64, 0, row_values=made)
             held += 3 * self.chunk_rows * row
@@ -290,6 +283,8 @@ class Dataset:
         difference = own.difference(schema)
         if chunked(self.X).n_values is not None:
             difference = "stores its features in CSR, but the schema fills missing values"
+        if self.has_gaps and own.fills and not schema.fills:
+            difference = difference or "has missing values, which are not filled"
         if difference is not None:
             raise DataError(
                 f"{self.location} does not fit the schema: it {difference}.",
@@ -303,8 +298,14 @@ class Dataset:
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
             schema=replace(schema, id=own.id),
-            refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
         )
+
+    def encoded_like(self, other: Any) -> Self:
+        """Return the same rows with the features of another dataset, or of a model."""
+        encoded = self.encoded_by(other.schema)
+        check_columns(encoded.n_features, other.n_features)
+        check_names(encoded.feature_names, other.feature_names)
+        return encoded
 
     def named(self, name: str) -> Self:
         """Return the same rows under a name for errors and records, such as that of a file."""
@@ -316,9 +317,11 @@ class Dataset:
         The blocks do not depend on the chunks. A thread starts at once, decodes each chunk once and
         reads one block ahead.
         """
-        firsts = range(start, stop, block_rows)
-        spans = (range(first, min(first + block_rows, stop)) for first in firsts)
-        return read_ahead(cut_blocks(self._chunk_at, spans), thread_name="read-rows")
+        pieces = (
+            window(chunk.block, slice(max(start - chunk.start, 0), stop - chunk.start))
+            for chunk in self._chunks(LabelledBlock._fields, start, stop)
+        )
+        return read_ahead(recut(pieces, block_rows), thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
@@ -326,7 +329,6 @@ class Dataset:
         The type is signed only if rows without a label exist: their code is -1. The codes of 100
         million rows of up to 256 classes take 100 MB.
         """
-        self._check_labels()
         least = -max(1, self.n_classes) if self.n_unlabelled else self.n_classes - 1
         codes = np.empty(self.n_rows, dtype=np.min_scalar_type(least))
         for chunk in self._chunks({"targets"}):
@@ -352,13 +354,12 @@ class Dataset:
         """Return class codes (m,), -1 for no label, or numbers (m, q), of ascending rows."""
         none: NDArray[Any] = np.empty((0, self._n_numbers))
         if self.target_names is None:
-            self._check_labels()
             none = np.empty(0, dtype=np.int64)
         return np.asarray(self._take("targets", rows, none))
 
     def take_weights(self, rows: NDArray[np.int64]) -> Floats:
         """Return the weights of the rows with the given ascending indices, (len(rows),)."""
-        if not self.has_weights:
+        if self.sample_weights is None:
             return np.ones(len(rows))
         return np.asarray(self._take("weights", rows, np.empty(0)))
 
@@ -394,15 +395,16 @@ class Dataset:
         arrays = (self.X, self.y, self.sample_weights, self.ids)
         return [None if array is None else read_rows(array, start, stop) for array in arrays]
 
-    def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
-        """Yield all rows, chunk by chunk."""
-        start = 0
-        while start < self.n_rows:
+    def _chunks(
+        self, wanted: Collection[str], start: int = 0, stop: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of rows `start` to `stop`."""
+        while start < (self.n_rows if stop is None else stop):
             chunk = self._chunk_at(start, wanted)
             yield chunk
             start = chunk.stop
 
-    def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> Chunk:
+    def _chunk_at(self, row: int, wanted: Collection[str]) -> Chunk:
         """Return the wanted columns of the chunk that contains a row."""
         index = bisect_right(self._edges, row) - 1
         start, stop = self._edges[index], min(self._edges[index + 1], self.n_rows)
@@ -433,33 +435,73 @@ class Dataset:
         block = LabelledBlock(**read)
         if passing:
             block = window(block, has_target(read["targets"]))
-        if self.refuses_gaps and block.X is not None:
-            check_gaps(read["X"], self.schema, start, self.location)
-        if self._expanding is not None and block.X is not None:
-            schema = self._expanding
+        if self.expanding is not None and block.X is not None:
+            schema = self.expanding
             expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
 
-    def _check_labels(self) -> None:
-        if self.y is None or self.target_names is not None:
-            has = "no labels" if self.y is None else "numeric targets, not labels"
+
+def check_columns(found: int, trained_on: int) -> None:
+    """Raise DataError unless rows have as many columns as the training rows had."""
+    if found != trained_on:
+        raise DataError(
+            f"X has {found} columns, but the model was trained on {trained_on}.",
+            "Give rows with the columns of the training rows.",
+        )
+
+
+def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
+    """Raise DataError if columns have other names, or another order, than in training."""
+    if found is None or trained_on is None:
+        return
+    for name, expected in zip_longest(found, trained_on):
+        if name != expected:
             raise DataError(
-                f"{self.location} has {has}.", "Ingest the dataset with `label` or `y`."
+                f"column {name!r} is in the place of {expected!r}.",
+                "Give the columns with the names and in the order of the training rows.",
             )
 
 
-def of_same_table(first: Dataset, other: Dataset) -> Dataset:
-    """Return another dataset with the features of the first, or raise DataError."""
-    other = other.encoded_by(first.schema)
-    names, given, difference = first.feature_names, other.feature_names, None
-    if other.n_features != first.n_features:
-        difference = f"number: {other.n_features} and {first.n_features}"
-    elif None not in (names, given) and names != given:
-        difference = "name or order"
-    if difference is not None:
-        raise DataError(
-            f"the columns of {other.location} and of {first.location} differ in {difference}.",
-            "Give rows with the columns of the training rows.",
+def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
+    """Return some rows of a block."""
+    columns: Any = (None if column is None else column[rows] for column in block)
+    return LabelledBlock(*columns)
+
+
+def read_ahead(blocks: Iterator[Block], *, thread_name: str) -> Iterator[Block]:
+    """Yield the blocks; a thread starts at once and reads one block ahead."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
+    current = pool.submit(next, blocks, None)
+
+    def read() -> Iterator[Block]:
+        nonlocal current
+        with pool:
+            while (block := current.result()) is not None:
+                current = pool.submit(next, blocks, None)
+                yield block
+
+    return read()
+
+
+def codes_of(
+    labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
+) -> NDArray[np.int64]:
+    """Return the code of each label among sorted classes, int64 (b,); -1 for no label."""
+    codes = np.full(len(labels), -1, dtype=np.int64)
+    labelled = are_labelled(labels, unlabelled)
+    labels, classes = labels[labelled], classes.astype(labels.dtype)
+    if labels.dtype.kind == "T":
+        # searchsorted reads beyond the end of such texts of 16 bytes or more (numpy/numpy#31533).
+        own = {label: code for code, label in enumerate(classes.tolist())}
+        found = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+    else:
+        found = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = np.flatnonzero(classes[found] != labels)
+    if len(unknown):
+        raise DamagedDataError(
+            f"label {labels[unknown].tolist()[0]!r} of {place} is not one of its classes.",
+            "Ingest the dataset again: its labels changed after the dataset was written.",
         )
-    return other
+    codes[labelled] = found
+    return codes

@@ -4,20 +4,27 @@ Arrays carry a checksum, missing chunks are errors instead of fill values, and a
 the place of an old one only when it is complete.
 """
 
+import fcntl
 import glob
+import hashlib
+import json
+import logging
 import os
 import shlex
 import shutil
+import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import zarr
-import zarr.abc.store
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
 from zarr.buffer import default_buffer_prototype
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, StorePath, WrapperStore
 
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -26,17 +33,42 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     RunBusyError,
+    StorageError,
 )
-from dask_nrbfn.outputs import check_path_outside_groups, disk_errors_named, full_disk_named
+from dask_nrbfn.outputs import (
+    check_path_outside_groups,
+    disk_errors_named,
+    full_disk_named,
+    place_new,
+)
 from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.local import MOVED, DirectoryStore, flush, flush_tree, replace_path
 from dask_nrbfn.storage.location import Location as Location
+from dask_nrbfn.storage.location import (
+    NotMovedError,
+    RemoteLocation,
+    explained,
+    file_system,
+    local_path,
+    move_group,
+    occupied,
+    open_store,
+    real_path,
+    remote,
+    remove_tree,
+)
 from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
-from dask_nrbfn.storage.location import local_path, real_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.lock import locked_path, locked_run
-from dask_nrbfn.storage.remote import NotMovedError, move_group, occupied, open_store, remove_tree
-from dask_nrbfn.storage.strict import StrictStore, check_sealed, metadata_named, sealed, write_group
+
+logger = logging.getLogger(__name__)
+
+RESTORE = "Restore the data from a copy, or write the data again."
+"""The remedy for damaged data."""
+
+# All other keys are those of chunks.
+METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+
+MOVED = ".replaced"
+"""Suffix of the hidden name of a directory that another replaces."""
 
 BUILT = ".unfinished"
 """Suffix of the hidden name of a directory that one job builds."""
@@ -47,11 +79,100 @@ FORMAT_VERSION = 1
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that identify a group of this package."""
 
+# Metadata and checksums
+
+
+class StrictStore(WrapperStore[Store]):
+    """A store that raises an error for a missing chunk; zarr would read fill values."""
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return the value of a key; None if the key is of missing metadata."""
+        value = await super().get(key, prototype, byte_range)
+        if value is None and not key.endswith(METADATA_NAMES):
+            raise MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
+        return value
+
+
+@contextmanager
+def metadata_named(place: object) -> Iterator[None]:
+    """Turn errors of reading or converting the metadata of `place` into a DamagedDataError.
+
+    zarr has no common error: flipped, cut and exchanged metadata raised all of the types below.
+    """
+    try:
+        yield
+    except (NRBFNError, OSError):
+        # zarr raises an error for missing members that is an OSError and a ValueError.
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise DamagedDataError(
+            f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).", RESTORE
+        ) from error
+
+
+@contextmanager
+def values_named(values: str, remedy: str) -> Iterator[None]:
+    """Turn errors of decoding into a DamagedDataError about `values`; every codec has its own."""
+    try:
+        yield
+    except NRBFNError:
+        raise
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise DamagedDataError(f"{values} cannot be read ({error}).", remedy) from error
+
+
+def checksum(content: object) -> str:
+    """Return a digest of JSON content; zarr's metadata has no checksum."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def check_sealed(attributes: Mapping[str, Any], place: object) -> None:
+    """Raise DamagedDataError if the attributes of `place` fail their checksum."""
+    if _sealed(attributes) != attributes:
+        raise DamagedDataError(f"the attributes of {place} fail their checksum.", RESTORE)
+
+
+async def delete_all(place: StorePath) -> None:
+    """Delete everything under a place, even while another task deletes it too."""
+    while True:
+        with suppress(FileNotFoundError):
+            return await place.delete_dir()
+
+
+async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
+    """Write the metadata of a group in one piece, with a checksum of the attributes."""
+    await (place / "zarr.json").set(_group_metadata(_sealed(attributes)))
+
+
+def _sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    return {**content, "checksum": checksum(content)}
+
+
+async def make_groups(place: StorePath) -> None:
+    """Make a group, and those that contain it, where they are missing."""
+    names = place.path.split("/")
+    for depth in range(1, len(names) + 1):
+        inner = StorePath(place.store, "/".join(names[:depth]))
+        await (inner / "zarr.json").set_if_not_exists(_group_metadata({}))
+
+
+def _group_metadata(attributes: Mapping[str, Any]) -> Buffer:
+    content = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+    return default_buffer_prototype().buffer.from_bytes(json.dumps(content).encode())
+
+
 # Opening
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
-    """Open a group of this package, of the kind that `mark_complete` recorded.
+    """Open a group of this package, of a kind that `mark_complete` recorded, or of several kinds.
 
     A writable group reads missing chunks as fill values; a read-only one raises.
     """
@@ -62,9 +183,9 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 def check_identity(group: zarr.Group, kind: str) -> None:
     """Raise an error unless a group is finished, of a kind and of this format, and undamaged."""
-    place, attributes = group.store_path, group.attrs.asdict()
+    place, attributes = group.store_path, attributes_of(group)
     found = attributes.get("kind")
-    if found != f"dask_nrbfn.{kind}":
+    if found not in [f"dask_nrbfn.{each}" for each in kind.split(" or ")]:
         what, advice = f"a {found}, not a dask_nrbfn.{kind}", ""
         if found is None:
             what = f"not a dask_nrbfn.{kind}, or was not finished"
@@ -86,16 +207,6 @@ def _how_to_ingest(place: object, kind: str) -> str:
     return f" {how}, or --y for arrays." if kind == "dataset" else ""
 
 
-def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
-    """Return which of `kinds` is stored at `location`."""
-    wanted = " or ".join(kinds)
-    found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
-    for kind in kinds:
-        if found == f"dask_nrbfn.{kind}":
-            return kind
-    raise DamagedDataError(f"{location} is not a {wanted}.", f"Give the path of a {wanted}.")
-
-
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
     path = local_path(location)
     try:
@@ -105,9 +216,8 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         with metadata_named(location):
             # Without the format zarr requests five names at once. If one request fails, the
             # others log their errors.
-            store = store_at(location)
-            strict = store if mode == "r+" else StrictStore(store)
-            return zarr.open_group(strict, mode=mode, zarr_format=3)
+            store = store_at(location) if mode == "r+" else StrictStore(store_at(location))
+            return zarr.open_group(store, mode=mode, zarr_format=3)
     except (FileNotFoundError, NotADirectoryError) as error:
         remedy = f"Give the path of a {kind}."
         if path is not None and os.path.lexists(path):
@@ -124,37 +234,25 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at a path or URL, or a group in a store object."""
-    path = local_path(location)
-    if path is not None:
-        try:
+    """Return whether anything is stored at a location."""
+    if (path := local_path(location)) is not None:
+        with suppress(FileNotFoundError, NotADirectoryError):
             # An empty directory counts as free.
             return bool(os.listdir(path))
-        except OSError as error:
-            if isinstance(error, PermissionError) and os.path.isdir(path):
-                raise
-            return os.path.lexists(path)
+        return os.path.lexists(path)
     if (url := remote(location)) is not None:
         return occupied(url)
-    try:
-        _open(location, kind="group", mode="r")
-    except MissingDataError:
-        return False
-    except DamagedDataError:
-        pass
-    return True
+    return not run_in_zarr(store_at(location).is_empty(""))
 
 
-def store_at(location: Location) -> zarr.abc.store.Store:
+def store_at(location: Location) -> Store:
     """Return the zarr store of a location."""
     location = normalize(location)
-    if type(location) is LocalStore:
-        return DirectoryStore(location.root, read_only=location.read_only)
-    if isinstance(location, zarr.abc.store.Store):
+    if isinstance(location, Store):
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    return DirectoryStore(str(local_path(location)))
+    return LocalStore(str(local_path(location)))
 
 
 # Recording
@@ -163,14 +261,126 @@ def store_at(location: Location) -> zarr.abc.store.Store:
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record kind and attributes of a group; call it last: only a group with a kind is opened."""
     identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION}
-    run_in_zarr(write_group(group.store_path, sealed(identity | dict(attributes))))
+    run_in_zarr(write_group(group.store_path, {**identity, **attributes}))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes, JSON-serializable values, of a group that is marked complete."""
-    run_in_zarr(write_group(group.store_path, sealed({**attributes_of(group), **attributes})))
+    run_in_zarr(write_group(group.store_path, {**attributes_of(group), **attributes}))
     if isinstance(group.store, LocalStore):
         flush(group.store.root / group.path / "zarr.json")
+
+
+# Locks that let one job at a time write to a location, and that end with the job
+#
+# On a local file system the kernel holds the lock and releases it when the process ends for any
+# reason. Object stores have no locks: the job that began last keeps the location, and earlier jobs
+# stop before they record anything else.
+
+
+@contextmanager
+def locked_run(location: Location) -> Iterator[Callable[[], None]]:
+    """Keep other jobs from writing to `location`, which need not exist yet.
+
+    Yields a function that raises RunBusyError if another job took over; call it before anything is
+    recorded. Locks of the kernel cannot be lost. Store objects are not locked.
+    """
+    if (url := remote(location)) is not None:
+        with _claimed(url) as check_still_claimed:
+            yield check_still_claimed
+        return
+    with ExitStack() as held:
+        if (path := local_path(location)) is not None:
+            target = real_path(path)
+            with disk_errors_named(f"the lock of {target}"):
+                if not held.enter_context(locked_path(target)):
+                    logger.warning("cannot lock %s: run only one job at a time there", target)
+        yield lambda: None
+
+
+@contextmanager
+def locked_path(target: Path) -> Iterator[bool]:
+    """Lock a local path, which need not exist; False if its file system has no locks."""
+    # Not inside a run, whose directory must be empty or absent at the start.
+    path = target.with_name(f".{target.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            remedy = "Wait until the other job is finished, or end it and start this job again."
+            holder = ""
+            with suppress(OSError, ValueError):
+                # A file that was just locked may still be empty.
+                holder = path.read_text()
+            raise _busy(target, holder, remedy) from error
+        except OSError:
+            has_locks = False
+            break
+        if has_locks := _is_still(path, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, _holder().encode())
+            break
+        # The last holder removed the file before it was locked here.
+        os.close(descriptor)
+    try:
+        yield has_locks
+    finally:
+        # Somebody may have removed the file, and another job may have made a new one.
+        if _is_still(path, descriptor):
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _claimed(run: RemoteLocation) -> Iterator[Callable[[], None]]:
+    """Claim a location in an object store; an earlier job loses its claim."""
+    lock = hidden_sibling(run, "lock")
+    assert isinstance(lock, RemoteLocation)
+    fs, path = file_system(lock)
+    # The second line tells two claims of one process apart.
+    own = f"{_holder()}\n{uuid.uuid4().hex}"
+
+    def holder() -> str:
+        with explained(str(run)), suppress(FileNotFoundError):
+            return bytes(fs.cat_file(path)).decode(errors="replace")
+        return ""
+
+    def check_still_claimed() -> None:
+        if (found := holder()) != own:
+            raise _busy(run, found, "Wait until the other job, which began later, is finished.")
+
+    if earlier := holder():
+        logger.warning("%s stops, if it still works on %s", earlier.partition("\n")[0], run)
+    with explained(str(run)):
+        fs.pipe_file(path, own.encode())
+    try:
+        yield check_still_claimed
+    finally:
+        # The user needs the first error.
+        with suppress(StorageError):
+            if holder() == own:
+                with explained(str(run)):
+                    fs.rm_file(path)
+
+
+def _holder() -> str:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"process {os.getpid()} on {socket.gethostname()}, since {since},"
+
+
+def _busy(place: object, holder: str, remedy: str) -> RunBusyError:
+    name = holder.partition("\n")[0] or "another job"
+    return RunBusyError(f"{name} works on {place}.", remedy)
 
 
 # Building beside a location, and moving
@@ -186,7 +396,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
-    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+    if isinstance(location, Store) and local_path(location) is None:
         yield zarr.create_group(store_at(location), overwrite=True)
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
@@ -297,10 +507,48 @@ def replace_group(new: Location, target: Location) -> None:
         move_group(url, old)
 
 
+def flush_tree(directory: Path) -> None:
+    """Wait until a directory and everything below it is on the disk."""
+    for inner, _, names in os.walk(directory):
+        for name in names:
+            # A task that runs twice may still write and rename files.
+            with suppress(FileNotFoundError):
+                flush(Path(inner, name))
+        flush(Path(inner))
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some file systems cannot do this for directories.
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_path(new: Path, target: Path) -> None:
+    """Replace `target`, which may exist, with the complete file or directory `new`.
+
+    If the process is killed in between, both directories have hidden names.
+    """
+    if not new.is_dir():
+        os.replace(new, target)
+        flush(target.parent)
+        return
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
+    with suppress(FileNotFoundError):
+        os.rename(target, old)
+    place_new(new, target)
+    flush(target.parent)
+    # Other jobs remove it too.
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def flush_member(location: Location, name: str) -> None:
     """Wait until a group inside another is on the disk; object stores need no wait."""
-    path = local_path(location)
-    if path is not None:
+    if (path := local_path(location)) is not None:
         flush_tree(Path(path, name))
 
 
@@ -316,12 +564,8 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
 
 def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
     """Delete groups inside another; they need not be readable, nor exist."""
-
-    async def delete() -> None:
-        for name in names:
-            await (group.store_path / name).delete_dir()
-
-    run_in_zarr(delete())
+    for name in names:
+        run_in_zarr(delete_all(group.store_path / name))
 
 
 def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:
@@ -357,24 +601,14 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
             f"{location} already exists.",
             f"Give another path, or set `overwrite` to replace the {kind}.",
         )
-    found = _kind_stored(location, kind)
+    found = None
+    with suppress(MissingDataError, DamagedDataError):
+        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
     if found != f"dask_nrbfn.{kind}":
         what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
         raise ExistsError(
             f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
         )
-
-
-def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is not a group of this package."""
-    try:
-        attributes = attributes_of(_open(location, kind="group", mode="r"))
-    except (MissingDataError, DamagedDataError):
-        return None
-    if isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
-        # An unfinished job has left an empty group.
-        return attributes.get("kind") if attributes else f"dask_nrbfn.{kind}"
-    return attributes.get("kind")
 
 
 def check_outside_groups(location: Location) -> None:

@@ -47,7 +47,12 @@ class PartLayout:
         cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1, gpu: bool = False
     ) -> Self:
         """Return the layout of a number of parts."""
-        n_parts = n_parts or default_parts(n_rows, n_workers, gpu=gpu)
+        if not n_parts:
+            # The same for up to 64 workers.
+            n_parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
+            if gpu:
+                n_parts = max(n_rows // _GPU_PART_ROWS, n_workers)
+            n_parts = min(n_parts, max(_DEFAULT_MAX_PARTS, n_workers))
         share = max(1, -(-n_rows // n_parts))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:
@@ -65,17 +70,6 @@ class PartLayout:
         """First row of every part, and the row after its last."""
         size = self.part_rows
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
-
-
-def default_parts(n_rows: int, n_workers: int = 1, *, gpu: bool = False) -> int:
-    """Return the default number of parts, the same for up to 64 workers; fewer on a GPU.
-
-    >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
-    (4, 64, 100)
-    """
-    few = max(n_rows // _GPU_PART_ROWS, n_workers)
-    parts = few if gpu else max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
-    return min(parts, max(_DEFAULT_MAX_PARTS, n_workers))
 
 
 def part_name(part: int | range) -> str:

@@ -2,17 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.device import to_host
@@ -26,22 +25,20 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.private import run_in_zarr
-from dask_nrbfn.storage.array import read_stored, update_digest, write_values
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
+from dask_nrbfn.storage.dataset import check_columns
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     check_identity,
-    kind_of,
     mark_complete,
+    metadata_named,
     normalize,
     open_group,
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.strict import metadata_named
-from dask_nrbfn.storage.versions import latest_place, model_name
+from dask_nrbfn.storage.run import latest_place, model_name
 
 # Fields of a model that are attributes as they are.
 _RECORDED = (
@@ -81,16 +78,13 @@ class Model:
         None for an embedding, which learns no targets.
     calibration : Calibration or None
         How scores become probabilities. None: not calibrated.
-    feature_names : tuple of str or None
-    target_names : tuple of str (q,) or None
-        Names of numeric targets; None for classes.
+    feature_names, target_names : tuple of str or None
+        Names of the features, and of numeric targets; None for classes.
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
         Ascending indices of the basis rows in the basis of the run; None: all are used.
-    schema : Schema or None
-        Schema of the columns of a table; None: they are features.
-    read_as : mapping of str or None
+    schema, read_as : Schema or None, mapping of str or None
         As in `Dataset`, of the training rows.
     target_range : float64 (2, q) or None
         Smallest and largest training target. Predictions are clipped to it; None: not clipped.
@@ -172,15 +166,12 @@ class Model:
         Parameters
         ----------
         X : (b, p)
-        buffer : float64 (b, n_active), optional
-            Scratch space that saves an allocation for every block. With cells, its length limits
-            the number of rows that are scored together.
-        scratch : float64 (b, p + 2), optional
-            The same for the centred rows of an array.
-        threads : int
-            Threads of the elementwise steps.
-        features : RadialFeatures, optional
-            `self.features` on another device, where `buffer` and `scratch` are too. Without cells.
+        buffer, scratch : float64 (b, n_active), (b, p + 2), optional
+            Memory for the activations and the centred rows. With cells, the length of `buffer`
+            limits the number of rows that are scored together.
+        threads, features : int, RadialFeatures, optional
+            Threads of the elementwise steps; `self.features` on another device, where `buffer` and
+            `scratch` are too. Without cells.
 
         Returns
         -------
@@ -274,13 +265,6 @@ class Model:
             return self.calibration.probabilities(scores, loss)
         return normalized_shares(loss.probability(scores), scores)
 
-    def encoded(self, dataset: Dataset) -> Dataset:
-        """Return a dataset with the features that the model was trained on."""
-        dataset = dataset.encoded_by(self.schema)
-        check_columns(dataset.n_features, self.n_features)
-        check_names(dataset.feature_names, self.feature_names)
-        return dataset
-
     def digest(self) -> str:
         """Return a digest of everything that affects the predictions of the model."""
         calibrated = (None,) if self.calibration is None else self.calibration.to_dict().values()
@@ -339,12 +323,8 @@ class Model:
             **{name: getattr(self, name) for name in _RECORDED},
             **{name: None if each is None else each.to_dict() for name, each in made.items()},
         }
-
-        async def write_arrays() -> None:
-            for name, values in arrays.items():
-                await write_values(group.store_path / name, values, dimensions[name])
-
-        run_in_zarr(write_arrays())
+        for name, values in arrays.items():
+            write_array(group, name, values, *dimensions[name])
         mark_complete(group, kind="model", attributes=attributes)
 
     @classmethod
@@ -362,7 +342,9 @@ class Model:
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
         attributes = attributes_of(group)
-        arrays: dict[str, Any] = {name: read_stored(group, name) for name in attributes["arrays"]}
+        arrays: dict[str, Any] = {
+            name: read_rows(get_stored(group, name)) for name in attributes["arrays"]
+        }
         if arrays["classes"].dtype.kind == "T":
             arrays["classes"] = np.asarray(arrays["classes"].tolist())
         own: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
@@ -384,33 +366,13 @@ class Model:
         )
 
 
-def check_columns(found: int, trained_on: int) -> None:
-    """Raise DataError unless rows have as many columns as the training rows had."""
-    if found != trained_on:
-        raise DataError(
-            f"X has {found} columns, but the model was trained on {trained_on}.",
-            "Give rows with the columns of the training rows.",
-        )
-
-
-def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
-    """Raise DataError if columns have other names, or another order, than in training."""
-    if found is None or trained_on is None:
-        return
-    for name, expected in zip_longest(found, trained_on):
-        if name != expected:
-            raise DataError(
-                f"column {name!r} is in the place of {expected!r}.",
-                "Give the columns with the names and in the order of the training rows.",
-            )
-
-
 def open_model_group(location: Location) -> zarr.Group:
     """Open the group of a model, or the latest model inside a run."""
-    if kind_of(location, ("run", "model")) == "model":
-        return open_group(location, kind="model")
-    run = open_group(location, kind="run")
-    return open_version(run, latest_place(attributes_of(run)))
+    group = open_group(location, kind="run or model")
+    attributes = attributes_of(group)
+    if attributes["kind"] == "dask_nrbfn.model":
+        return group
+    return open_version(group, latest_place(attributes))
 
 
 def open_version(run: zarr.Group, place: str) -> zarr.Group:
@@ -445,9 +407,6 @@ class PinnedModel(NamedTuple):
         if not isinstance(normalize(location), zarr.abc.store.Store) and group.path:
             location = join(location, group.path)
         return cls(normalize(location), attributes_of(group)["checksum"], clip)
-
-    def __str__(self) -> str:
-        return str(self.location)
 
     def open(self) -> Model:
         """Read the model; raise DamagedDataError if it was replaced."""

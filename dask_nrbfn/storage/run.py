@@ -4,19 +4,22 @@ The process that drives the fit records finished stages in the attributes of the
 parts, each under its own name. A part counts once it is marked complete.
 """
 
+import asyncio
+import json
 import logging
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import zarr
 from numpy.typing import DTypeLike, NDArray
+from zarr.abc.buffer import Buffer
 
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -25,7 +28,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
-from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import (
@@ -33,41 +35,47 @@ from dask_nrbfn.storage.array import (
     create_array,
     get_array,
     get_stored,
-    read_stored,
+    read_rows,
     write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    RESTORE,
     Location,
     attributes_of,
+    check_sealed,
     copy_member,
     delete_members,
     exists,
     flush_member,
     hidden_sibling,
     locked_group,
+    make_groups,
     mark_complete,
     member_names,
+    metadata_named,
     normalize,
     open_group,
     replace_group,
     replacing_group,
     update_record,
+    values_named,
+    write_group,
 )
-from dask_nrbfn.storage.layout import PartLayout, default_parts, is_part_of, part_name, parts_in
+from dask_nrbfn.storage.layout import PartLayout, is_part_of, part_name, parts_in
 from dask_nrbfn.storage.location import local_path, remote
-from dask_nrbfn.storage.strict import check_sealed, make_groups, metadata_named, sealed, write_group
-from dask_nrbfn.storage.versions import VERSIONS, member_of, versions_of
 
 logger = logging.getLogger(__name__)
 
 _PART_NAME = re.compile(r"\d+(-\d+)?")
 
+ADD, FORGET, MERGE = "add", "forget", "merge"
+
+# The group of the versions in a run.
+VERSIONS = "versions"
+
 REFRESH = "refresh"
 """Suffix of the hidden name of a run that will replace another; see `finish_refresh`."""
-
-# Number of short requests to an object store at the same time.
-_REQUESTS = 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,16 +91,12 @@ class Run:
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
         Parameters of a tuning; None: no tuning.
-    fingerprint : str
-        Fingerprint of the dataset of the fit.
-    n_rows, n_parts : int
-        Number of rows of that dataset, and requested number of parts.
+    fingerprint, n_rows : str, int
+        Fingerprint and number of rows of the dataset of the fit.
     layout : PartLayout
         How the rows are cut into parts.
-    attributes : dict
-        The attributes when the run was opened, with the changes by this object.
-    stored : zarr.Group
-        The group, for reading.
+    attributes, stored : dict, zarr.Group
+        The attributes when the run was opened, with the changes by this object; the stored group.
     """
 
     location: Location
@@ -101,7 +105,6 @@ class Run:
     tuning: TuneParams | None
     fingerprint: str
     n_rows: int
-    n_parts: int
     layout: PartLayout
     attributes: dict[str, Any]
     stored: zarr.Group
@@ -144,7 +147,6 @@ class Run:
             "n_classes": dataset.n_classes,
             "target_names": dataset.target_names,
             "schema": None if dataset.schema is None else dataset.schema.to_dict(),
-            "n_parts": params.n_parts or default_parts(dataset.n_rows, **where),
             **asdict(layout),
             "environment": dict(environment),
             **{"decisions": {}, "stages": {}, "versions": []},
@@ -174,7 +176,7 @@ class Run:
             layout=PartLayout(*(attributes[name] for name in sizes)),
             attributes=attributes,
             stored=stored,
-            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows", "n_parts")},
+            **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows")},
         )
 
     def _check_same(
@@ -194,8 +196,7 @@ class Run:
             each.to_dict() | (further.to_dict() if further else {})
             for each, further in ((self.params, self.tuning), (params, tuning))
         )
-        if new["n_parts"] in (None, self.n_parts):
-            new["n_parts"] = old["n_parts"]
+        new["n_parts"] = new["n_parts"] or old["n_parts"]
         changed = [
             f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
         ]
@@ -217,12 +218,6 @@ class Run:
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
         return self.attributes["target_names"] is not None
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the features are of several kinds; see `Dataset.is_mixed`."""
-        schema = Schema.of_record(self.attributes["schema"])
-        return schema is not None and not schema.is_plain
 
     @property
     def embeds(self) -> bool:
@@ -267,16 +262,6 @@ class Run:
         """Number of cross-validation folds whose moments are summed separately."""
         return 1 if self.tuning is None else self.tuning.n_folds
 
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First row of every part, and the row after its last."""
-        return self.layout.spans
-
-    @property
-    def chunk_rows(self) -> int:
-        """Number of rows of a chunk of the arrays with one row for every row of X."""
-        return self.layout.chunk_rows
-
     @cached_property
     def _writable(self) -> zarr.Group:
         return open_group(self.location, kind="run", writable=True)
@@ -299,17 +284,12 @@ class Run:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so."""
         with self._result_named(name):
-            return read_stored(self.stored, name, start, stop)
+            return read_rows(get_stored(self.stored, name), start, stop)
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return some rows, ascending, of an array with one row per row of X."""
-        pieces = []
-        for start in range(0, self.n_rows, self.chunk_rows):
-            first, last = rows.searchsorted([start, start + self.chunk_rows])
-            if first < last:
-                chunk = self.read(name, start, min(start + self.chunk_rows, self.n_rows))
-                pieces.append(chunk[rows[first:last] - start])
-        return np.concatenate(pieces)
+        with self._result_named(name), values_named(f"rows of {self.location}/{name}", RESTORE):
+            return np.asarray(get_array(self.stored, name).oindex[rows])
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
@@ -337,14 +317,11 @@ class Run:
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         """Return the recorded decision of a stage; if there is none, record `choice`."""
         decided = {stage: dict(choice), **self.decisions}
-        self._record(decisions=decided)
+        self.record(decisions=decided)
         return dict(decided[stage])
 
-    def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished; only the process that drives the run calls this."""
-        self._record(stages={**self.stages, stage: dict(record)})
-
-    def _record(self, **changed: Any) -> None:
+    def record(self, **changed: Any) -> None:
+        """Change attributes of the run; only the process that drives the run calls this."""
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, changed)
         self.attributes.update(changed)
@@ -361,14 +338,7 @@ class Run:
         """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
-        self._record(versions=[*versions_of(self.attributes), dict(record)])
-
-    def record_refresh(
-        self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
-    ) -> None:
-        """Record the datasets of a run that replaces another."""
-        refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
-        self._record(members=members, refresh=refresh)
+        self.record(versions=[*versions_of(self.attributes), dict(record)])
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Create an array with one row, or one value, per row of X, unless it exists."""
@@ -379,7 +349,7 @@ class Run:
                 name,
                 shape=(self.n_rows, *inner),
                 dtype=dtype,
-                chunks=(self.chunk_rows, *inner),
+                chunks=(self.layout.chunk_rows, *inner),
                 dimensions=("row", "neighbor")[: 1 + len(inner)],
             )
 
@@ -393,14 +363,12 @@ class Run:
         What a killed job has left is deleted: incomplete parts, and parts that a sum contains.
         """
         stored = self._stored_parts(stage)
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
-            complete = {parts: record for parts, record in records if record is not None}
-        sums = [parts for parts in complete if len(parts) > 1]
+        written = zip(stored, self._attempts(stage, *stored), strict=True)
+        complete = {parts: attempt["record"] for parts, attempt in written if attempt}
         finished = {
             parts: record
             for parts, record in complete.items()
-            if not any(is_part_of(parts, other) for other in sums)
+            if not any(is_part_of(parts, other) for other in complete)
         }
         self.drop_part(stage, *(parts for parts in stored if parts not in finished))
         return finished
@@ -411,22 +379,30 @@ class Run:
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
         """Return the record of one part, None if it is incomplete or damaged."""
-        written = self._part_attributes(stage, part)
-        return None if written is None else written["record"]
+        (attempt,) = self._attempts(stage, part)
+        return None if attempt is None else attempt["record"]
 
-    def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        name = part_place(stage, part)
+    def _attempts(self, stage: str, *parts: int | range) -> list[dict[str, Any] | None]:
+        """Return what was written last of each part; None if it is incomplete or damaged."""
+        names = [part_place(stage, part) for part in parts]
+
+        async def read() -> list[Buffer | None]:
+            places = (self.stored.store_path / name / "zarr.json" for name in names)
+            return await asyncio.gather(*(place.get() for place in places))
+
+        return [self._attempt(*each) for each in zip(names, run_in_zarr(read()), strict=True)]
+
+    def _attempt(self, name: str, content: Buffer | None) -> dict[str, Any] | None:
         try:
             with metadata_named(f"{self.location}/{name}"):
-                group = self.stored.get(name)
-                written = {} if group is None else group.attrs.asdict()
-                if written:
-                    check_sealed(written, name)
+                attributes = {} if content is None else json.loads(content.to_bytes())["attributes"]
+                if attributes:
+                    check_sealed(attributes, name)
         except DamagedDataError as error:
             logger.warning("%s The part is computed again.", error.problem)
             return None
         # A task of an earlier run at this location may have written the part.
-        return written if written.get("run_id") == self.run_id else None
+        return attributes if attributes.get("run_id") == self.run_id else None
 
     def write_part(
         self,
@@ -450,7 +426,7 @@ class Run:
             for name, values in (arrays or {}).items():
                 dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
                 await write_values(place / attempt / name, values, dimensions, slice_rows)
-            await write_group(place, sealed(written))
+            await write_group(place, written)
 
         run_in_zarr(write())
 
@@ -463,15 +439,15 @@ class Run:
 
     def part_arrays(self, stage: str, part: int | range, names: Iterable[str]) -> list[str]:
         """Return the names under which `read` finds arrays of a finished part."""
-        written, place = self._part_attributes(stage, part), part_place(stage, part)
-        if written is None:
+        (attempt,), place = self._attempts(stage, part), part_place(stage, part)
+        if attempt is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is missing.",
                 "Start the fit again.",
                 stage,
                 tuple(parts_in(part_name(part))),
             )
-        return [f"{place}/{written['attempt']}/{name}" for name in names]
+        return [f"{place}/{attempt['attempt']}/{name}" for name in names]
 
     def drop_part(self, stage: str, *parts: range) -> None:
         """Delete parts that are not needed; a part that a task still writes stays."""
@@ -480,8 +456,7 @@ class Run:
 
     def drop(self, *names: str) -> None:
         """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
-        if names:
-            delete_members(self._writable, names)
+        delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again."""
@@ -490,7 +465,7 @@ class Run:
         damaged = [each for each in self._stored_parts(stage) if not set(each).isdisjoint(parts)]
         self.drop(*(part_place(stage, each) for each in damaged))
         if stage in self.stages:
-            self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
+            self.record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""
@@ -516,3 +491,63 @@ def finish_refresh(location: Location) -> None:
 def part_place(stage: str, part: int | range) -> str:
     """Return the name of the group of a part, or of the sum of consecutive parts, in a run."""
     return f"{stage}/parts/{part_name(part)}"
+
+
+# Versions of a run: its models after rows were added or removed
+#
+# Version 0 is the fit. Each later version has its own group. It becomes the latest version when it
+# is recorded in the attributes of the run, which are replaced as a whole.
+
+
+def version_name(version: int) -> str:
+    """Return the name of the group with all attempts at a version after the fit."""
+    return f"{VERSIONS}/{version}"
+
+
+def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of the versions after the fit, from a run's attributes."""
+    records: list[dict[str, Any]] = attributes["versions"]
+    return records
+
+
+def latest_place(attributes: Mapping[str, Any]) -> str:
+    """Return the group of the latest version; "" for the fit."""
+    records = versions_of(attributes)
+    return str(records[-1]["place"]) if records else ""
+
+
+def model_name(place: str) -> str:
+    """Return the name of the group of a version's model."""
+    return f"{place}/model" if place else "model"
+
+
+def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
+    """Return the number of times a run has each content; -1 if unknown rows were removed."""
+    held = Counter(member["content"] for member in attributes["members"])
+    for record in versions_of(attributes):
+        for member in record["members"]:
+            held[member["content"]] += -1 if record["action"] == FORGET else member.get("times", 1)
+    return held
+
+
+def members_by_content(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the record of each set of rows that was ever added or removed, by its content."""
+    records = [{"members": attributes["members"]}, *versions_of(attributes)]
+    return {member["content"]: member for record in records for member in record["members"]}
+
+
+def n_rows_held(attributes: Mapping[str, Any]) -> int:
+    """Return the number of rows behind the latest model."""
+    known = members_by_content(attributes)
+    held = members_held(attributes)
+    return sum(times * known[content]["n_rows"] for content, times in held.items())
+
+
+def member_of(dataset: Dataset) -> dict[str, Any]:
+    """Return the record of a dataset in a run: its location, content digest and row counts."""
+    return {
+        "dataset": str(dataset.location),
+        "content": dataset.content,
+        "n_rows": dataset.n_rows,
+        **({"n_unlabelled": dataset.n_unlabelled} if dataset.n_unlabelled else {}),
+    }

@@ -29,7 +29,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
@@ -386,9 +386,9 @@ def test_update_run__needs_a_finished_run(tmp_path, rows):
         update_run(tmp_path / "nowhere", rows[1], InlineEngine())
 
 
-def test_update_run__one_job_at_a_time(run, rows):
-    with locked_run(run.location), pytest.raises(RunBusyError):
-        update(run, rows[1])
+def test_update_run__one_job_at_a_time(stored, rows):
+    with locked_run(stored.location), pytest.raises(RunBusyError):
+        update(stored, rows[1])
 
 
 def test_update_run__says_the_bytes_it_lacks(run, rows):

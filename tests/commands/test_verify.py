@@ -29,7 +29,7 @@ def test_problems_of__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
     first, second = problems_of(dataset)
     assert "weights/c/1" in first
     assert "is missing" in first
-    assert "rows 18 to 24 of" in second
+    assert "rows 18 to 23 of" in second
     assert "data/weights cannot be read" in second
 
 

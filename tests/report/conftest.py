@@ -77,7 +77,7 @@ def altered(tmp_path):
     def alter(run, **records):
         copy = Run.open(shutil.copytree(run.location, tmp_path / "altered.zarr"))
         for stage, changes in records.items():
-            copy.finish_stage(stage, copy.stages[stage] | changes)
+            copy.record(stages=copy.stages | {stage: copy.stages[stage] | changes})
         return copy
 
     return alter

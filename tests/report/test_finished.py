@@ -8,7 +8,7 @@ from tests.tables import spirals, write_table
 
 
 def test_confidences__are_those_of_all_rows(fitted):
-    assert len(fitted.spans) == 3
+    assert len(fitted.layout.spans) == 3
     values = fitted.read("confidence/values")
     found = FinishedRun.of(fitted)
     np.testing.assert_array_equal(found.confidences, values)

@@ -13,7 +13,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import zarr_arrays
-from dask_nrbfn.storage.array import ReferencedRows
+from dask_nrbfn.storage.array import StoredRows
 from dask_nrbfn.storage.dataset import Dataset
 from tests.cli.program import refuse, succeed
 
@@ -55,7 +55,7 @@ def test_zarr__rows_stay_where_they_are(group, tmp_path, caplog):
     try:
         for source in (group, "memory://plain/big.zarr", place):
             each = ingest_file(source, MemoryStore(), **ROLES, copy=source == place)
-            assert isinstance(each.X, ReferencedRows) == (source != place)
+            assert isinstance(each.X, StoredRows) == (source != place)
             np.testing.assert_array_equal(each.take(np.arange(300)), X)
             assert each.fingerprint == dataset.fingerprint
     finally:
@@ -81,7 +81,7 @@ def test_zarr__other_chunks_and_dimensions_are_copied(group, monkeypatch, x):
     # Rows of 24 bytes: a chunk of whole columns is larger than 50 rows.
     monkeypatch.setattr(zarr_arrays, "MAX_CHUNK_BYTES", 50 * 24)
     dataset = ingest_file(group, MemoryStore(), x=x, chunk_rows=20)
-    assert not isinstance(dataset.X, ReferencedRows)
+    assert not isinstance(dataset.X, StoredRows)
     np.testing.assert_array_equal(dataset.take(np.arange(300)), X)
 
 

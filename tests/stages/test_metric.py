@@ -80,7 +80,7 @@ def test_metric__equal_weights_where_nothing_can_be_learned(X):
     run = Run.start(MemoryStore(), table, PARAMS, {})
     for stage in (COLUMNS, METRIC):
         record = stage.compute(StageJob(run, table, ENGINE))
-        run.finish_stage(stage.name, record)
+        run.record(stages=run.stages | {stage.name: record})
     np.testing.assert_array_equal(run.read("metric/root"), 1.0)
 
 

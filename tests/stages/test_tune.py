@@ -10,11 +10,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.errors import (
-    DataError,
-    MemoryBudgetError,
-    ParameterError,
-)
+from dask_nrbfn.errors import DataError, MemoryBudgetError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
@@ -243,7 +239,7 @@ def test_validation_dataset__that_cannot_be_used():
     tables = [
         (X, np.where(y == 2, 7, y), "label 7 of .* is not a training label"),
         (X, y.astype(str), "label '0' of .* is not a training label"),
-        (X[:, :3], y, "differ in number: 3 and 4"),
+        (X[:, :3], y, "X has 3 columns, but .* 4"),
         (X, None, "has no labels"),
     ]
     for X_new, y_new, pattern in tables:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group
+from dask_nrbfn.storage.location import file_system
 from tests.stages.stopping import StoppedError
 from tests.storage.written import fill_dataset, table
 
@@ -21,7 +21,7 @@ def files(location):
             for path in Path(location).rglob("*")
             if path.is_file() or not any(path.iterdir())
         }
-    fs, path = remote.file_system(location)
+    fs, path = file_system(location)
     return {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
 
 

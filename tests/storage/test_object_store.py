@@ -33,11 +33,9 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import exists, replacing_group
-from dask_nrbfn.storage.location import RemoteLocation, join
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import exists, locked_run, replacing_group
+from dask_nrbfn.storage.location import RemoteLocation, file_system, join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, wait_until
@@ -85,7 +83,7 @@ def test_object_store__rows_are_ingested_from_it(bucket, options, tmp_path, suff
 
 def test_object_store__missing_chunk(place):
     dataset = write_dataset(join(place, "data"), table(9))
-    fs, path = remote.file_system(dataset.location)
+    fs, path = file_system(dataset.location)
     fs.rm_file(f"{path}/X/c/1/0")
     with pytest.raises(MissingDataError, match=r"chunk X/c/1/0 of .*place.*/data is missing"):
         Dataset.open(dataset.location).take(np.arange(9))
@@ -93,7 +91,7 @@ def test_object_store__missing_chunk(place):
 
 def test_object_store__flipped_byte(place):
     dataset = write_dataset(join(place, "data"), table(9))
-    fs, path = remote.file_system(dataset.location)
+    fs, path = file_system(dataset.location)
     good = fs.cat_file(f"{path}/X/c/1/0")
     fs.pipe_file(f"{path}/X/c/1/0", good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     with pytest.raises(DamagedDataError, match=r"rows 4 to 8 of .*place.*X cannot be read"):
@@ -121,7 +119,7 @@ def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
         return updated, Model.load(run).digest()
 
     assert up_to_date(place) == up_to_date(tmp_path)
-    fs, path = remote.file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
+    fs, path = file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
     assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
 
 
@@ -156,7 +154,7 @@ def test_remote_location__must_be_a_url():
 
 @pytest.mark.parametrize(("name", "overwrite"), [("data", False), ("data/d.zarr/mine.txt", True)])
 def test_replacing__not_what_is_no_group(place, name, overwrite):
-    fs, path = remote.file_system(place)
+    fs, path = file_system(place)
     fs.pipe_file(f"{path}/{name}", b"mine")
     with (
         pytest.raises(ExistsError, match=r"data (already )?exists"),
@@ -166,19 +164,10 @@ def test_replacing__not_what_is_no_group(place, name, overwrite):
     assert files(place) == {name: b"mine"}
 
 
-def test_replacing__not_what_came_meanwhile(place):
-    finish = begin(join(place, "data"), 5, overwrite=True)
-    fs, path = remote.file_system(place)
-    fs.pipe_file(f"{path}/data/mine.txt", b"mine")
-    with pytest.raises(ExistsError, match=r"data exists, but is not a dask_nrbfn\.dataset"):
-        finish()
-    assert files(place) == {"data/mine.txt": b"mine"}
-
-
 def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch):
     data = join(place, "data")
     write_dataset(data, table(9))
-    fs, _ = remote.file_system(data)
+    fs, _ = file_system(data)
     copy, done = fs.copy, []
 
     def copy_and_fail(sources, targets):
@@ -256,7 +245,7 @@ def test_errors__wrong_credentials(endpoint, bucket):
 
 @pytest.mark.ci
 def test_errors__no_answer(options, monkeypatch):
-    monkeypatch.setattr(remote, "_METADATA_TIMEOUT_S", 1)
+    monkeypatch.setattr("dask_nrbfn.storage.location._METADATA_TIMEOUT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         location = RemoteLocation(
@@ -307,20 +296,14 @@ def command(options, *arguments):
     return out, log
 
 
-def called_here(options, *arguments):
-    """Call a command in this process, which has loaded its libraries; return click's result."""
+def command_here(options, *arguments):
+    """Call a command in this process, which has loaded its libraries, to its good end."""
     with fresh_logging(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(fsspec.config.conf, "s3", options)
         done = CliRunner().invoke(commands, [*map(str, arguments)])
     assert SECRET not in done.output
-    return done
-
-
-def command_here(options, *arguments):
-    """Do so to its good end; return what it printed and logged."""
-    done = called_here(options, *arguments)
     assert done.exit_code == 0, done.stderr
-    return done.stdout, done.stderr
+    return done.stdout
 
 
 FIT = ("--alpha", 1e-6, "--n-parts", "4", "--threads", 1, "--workers")
@@ -339,7 +322,7 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
     command(options, "ingest", rows, data, "--chunk-rows", 20)
     command_here(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
-    assert "problem            none" in command_here(options, "inspect", "--verify", data)[0]
+    assert "problem            none" in command_here(options, "inspect", "--verify", data)
 
     killed = start(options, "fit", data, run, *FIT, 1)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
@@ -356,9 +339,9 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     expected = NRBFNClassifier(alpha=1e-6, n_parts=4).fit(X, y)
     np.testing.assert_allclose(Model.load(run).weights, expected.weights_, rtol=1e-6)
 
-    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)[0]
+    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)
     command(options, "predict", run, data, out, "--workers", 1, "--threads", 1)
-    assert "predictions" in command_here(options, "inspect", out)[0]
+    assert "predictions" in command_here(options, "inspect", out)
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
 
 

@@ -18,12 +18,11 @@ def dataset():
     return write_dataset(MemoryStore(), table(10), np.arange(10) % 3)
 
 
-@pytest.fixture(params=["path", "memory store", "fsspec"])
+@pytest.fixture(params=["path", "fsspec"])
 def place(request, tmp_path):
     name = request.node.name.replace("[", "-").replace("]", "")
     return {
         "path": tmp_path / "run",
-        "memory store": MemoryStore(),
         "fsspec": f"memory://test-run-{name}/run",
     }[request.param]
 
@@ -36,7 +35,7 @@ def test_start__records_and_opens_again(place, dataset):
             assert getattr(again, field.name) == getattr(run, field.name)
     assert run.chosen_params == params
     assert run.fingerprint == dataset.fingerprint
-    assert (run.n_rows, run.n_parts) == (10, 1)
+    assert (run.n_rows, run.layout.n_parts) == (10, 1)
     assert run.attributes["environment"] == {"threads": 2}
     assert run.attributes["n_classes"] == 3
     assert run.stages == {}
@@ -82,9 +81,8 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
     ("n_rows", "n_parts"),
     [(1, 1), (16_383, 1), (16_384, 2), (60_000, 2), (73_728, 3), (1_600_000, 64)],
 )
-def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
-    dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
-    assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
+def test_layout__number_of_parts_from_the_rows(n_rows, n_parts):
+    assert PartLayout.of(n_rows).n_parts == n_parts
 
 
 def finished(run, stage):
@@ -118,7 +116,7 @@ def test_require_row_array__keeps_what_is_written(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=3), {})
     expected = np.arange(20).reshape(10, 2)
     run.require_row_array("neighbors/indices", np.int64, 2)
-    for start, stop in run.spans[:2]:
+    for start, stop in run.layout.spans[:2]:
         run.write_rows("neighbors/indices", start, expected[start:stop])
     run.require_row_array("neighbors/indices", np.int64, 2)
     np.testing.assert_array_equal(run.read("neighbors/indices", 0, 8), expected[:8])
@@ -160,7 +158,7 @@ def test_forget__a_part_and_the_stage(place, dataset):
     for index in range(3):
         run.write_part("neighbors", index, {"index": index})
     for stage in ("columns", "neighbors"):
-        run.finish_stage(stage, {})
+        run.record(stages=run.stages | {stage: {}})
     run.forget("neighbors", (1,))
     assert set(finished(run, "neighbors")) == {0, 2}
     assert set(Run.open(place).stages) == {"columns"}

@@ -1,7 +1,5 @@
 """Rows in CSR: what is written block by block is read as it was, by other tools too."""
 
-from itertools import islice
-
 import anndata
 import numpy as np
 import pytest
@@ -13,12 +11,12 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.errors import DamagedDataError, MissingDataError
+from dask_nrbfn.errors import MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import get_stored, read_rows, write_values
 from dask_nrbfn.storage.dataset import Dataset
-from tests.storage.written import flips
+from tests.storage.written import chunk_files
 
 
 def drawn(n_rows, n_features=300, density=0.05, seed=0, dtype=np.float64):
@@ -36,7 +34,7 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found.toarray(), expected.toarray())
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(chunk_rows=st.integers(1, 12), block_rows=st.integers(1, 12), data=st.data())
 def test_dataset__blocks_and_rows(chunk_rows, block_rows, data):
     X, y = drawn(11)
@@ -71,20 +69,16 @@ def test_dataset__content_is_that_of_dense_rows():
     assert sparse.fingerprint != dense.fingerprint
 
 
-def test_dataset__without_any_value(tmp_path):
-    dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
-    assert dataset.take(np.arange(5)).nnz == 0
-    assert not problems_of(dataset)
-
-
 def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
     monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_VALUES", 50)
     monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_ROWS", 7)
     X, y = drawn(40)
     dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=3)
-    assert dataset.X.data.nchunks > 10
+    assert len(chunk_files(tmp_path / "data/X/data")) > 10
     assert_same(dataset.take(np.arange(40)), X)
     assert not problems_of(dataset)
+    empty = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "empty", chunk_rows=2)
+    assert empty.take(np.arange(5)).nnz == 0
 
 
 def test_dataset__labelled_rows():
@@ -118,25 +112,7 @@ def test_dataset__missing_chunk(tmp_path, array):
     assert problems_of(dataset)
 
 
-@pytest.mark.slow
-def test_dataset__any_flipped_byte_is_found_or_changes_nothing(tmp_path):
-    X, y = drawn(12, n_features=30)
-    location = tmp_path / "data"
-    ingest_arrays(X, y, location, chunk_rows=5)
-    for file in sorted((location / "X").rglob("*")):
-        if file.is_file():
-            whole = file.read_bytes()
-            for _, changed in islice(flips(whole), None, None, 5):
-                file.write_bytes(changed)
-                try:
-                    found = Dataset.open(location).take(np.arange(12))
-                except (DamagedDataError, MissingDataError):
-                    continue
-                assert_same(found, X)
-            file.write_bytes(whole)
-
-
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(slice_rows=st.none() | st.integers(1, 12), start=st.integers(0, 11), stop=st.integers(0, 11))
 def test_array__slices(slice_rows, start, stop):
     X, _ = drawn(11)

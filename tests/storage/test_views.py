@@ -30,7 +30,7 @@ def same_rows(dataset, X, codes, weights=None, *, block_rows=5):
     assert dataset.n_unlabelled == np.count_nonzero(np.asarray(codes) < 0)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     labelled=st.lists(st.booleans(), min_size=N_ROWS, max_size=N_ROWS),
     chunk_rows=st.integers(1, N_ROWS),

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import zarr
 
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
@@ -15,7 +14,6 @@ from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, wri
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.strict import checksum
 
 
 def table(n_rows, n_features=3, dtype="f8", seed=0):
@@ -118,14 +116,3 @@ def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         yield bit, bytes(bad)
-
-
-def edit_attributes(location, *, drop=None, checked=False, **changes):
-    """Change the attributes of a group behind the package's back, or with a right checksum."""
-    group = zarr.open_group(str(location), mode="r+")
-    attributes = {**group.attrs.asdict(), **changes}
-    attributes.pop(drop, None)
-    if checked:
-        del attributes["checksum"]
-        attributes["checksum"] = checksum(attributes)
-    group.attrs.put(attributes)

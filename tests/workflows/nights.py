@@ -1,8 +1,7 @@
 """A place where nights can be run: rows to begin with, files that come in, and the settings."""
 
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.versions import n_rows_held, versions_of
+from dask_nrbfn.storage.run import Run, n_rows_held, versions_of
 from tests.tables import spirals
 from tests.workflows.script import run_here
 

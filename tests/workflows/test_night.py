@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
 from tests.engine.processes import PATIENCE_S
 from tests.tables import spirals

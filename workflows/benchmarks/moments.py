@@ -82,7 +82,7 @@ def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) 
     lines = {
         "rows x features": f"{n} x {p}",
         "basis rows": f"{r}",
-        "parts": f"{len(run.spans)}",
+        "parts": f"{len(run.layout.spans)}",
         "repeats": f"{len(seconds)}",
         "seconds": f"{spread(seconds, '.2f')}",
         "GFLOP": f"{flops / 1e9:.1f}  (n r^2 + 2 n r p + 4 n r)",

@@ -6,6 +6,7 @@ from settings import Settings
 
 from dask_nrbfn import Dataset, Run, connect, fit_dataset
 from dask_nrbfn.errors import RunMismatchError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.run import finish_refresh
 
@@ -26,7 +27,8 @@ def fit(settings: Settings) -> None:
 
 def check_refreshed(run: Run, settings: Settings) -> None:
     """Raise RunMismatchError if a refreshed run has other parameters than the settings."""
-    kind = {"numbers": run.of_numbers, "mixed": run.is_mixed}
+    schema = Schema.of_record(run.attributes["schema"])
+    kind = {"numbers": run.of_numbers, "mixed": schema is not None and not schema.is_plain}
     if run.params != settings.fit.resolve_auto(**kind, n_rows=run.of_labelled().n_rows):
         raise RunMismatchError(
             f"the run {run.location} was refreshed with other parameters than [fit] has.",

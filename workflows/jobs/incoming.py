@@ -16,8 +16,7 @@ from settings import Settings, spelled
 from dask_nrbfn import NRBFNError
 from dask_nrbfn.errors import DataError, MissingDataError
 from dask_nrbfn.sources.formats import SUFFIXES
-from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.local import replace_path
+from dask_nrbfn.storage.group import remove_group, replace_path
 
 logger = logging.getLogger("dask_nrbfn.jobs.incoming")
 

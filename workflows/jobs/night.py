@@ -19,7 +19,7 @@ from refresh import refresh
 from settings import Settings
 from update import update
 
-from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.group import locked_run
 
 Stage = Callable[[Settings], None]
 

@@ -11,7 +11,7 @@ from settings import Settings
 from dask_nrbfn import Run, connect
 from dask_nrbfn.commands.fit import refresh_run
 from dask_nrbfn.storage.group import remove_abandoned
-from dask_nrbfn.storage.versions import versions_of
+from dask_nrbfn.storage.run import versions_of
 
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")
 
