@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.commands import describe
 from tests.logs import fresh_logging
 from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
@@ -48,7 +48,7 @@ def test_quiet__only_errors(tmp_path, dataset):
 
 def test_error__of_the_file_system_has_a_remedy(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(Dataset, "open", os.listdir)
+    monkeypatch.setattr(describe, "open_group", lambda location, kind: os.listdir(location))
     code, (error, fix, _) = call("inspect", "--verify", tmp_path / "file")
     assert code == 2
     assert error.startswith("error: [Errno 20] Not a directory")

@@ -46,7 +46,7 @@ def test_problems_of__numbers(tmp_path):
     target = np.arange(46.0).reshape(23, 2)
     numbers = ingest_arrays(np.eye(23), None, tmp_path / "data", target=target, chunk_rows=6)
     change(numbers, "y", (20, 0))
-    assert problems_of(numbers) == ["rows or targets differ from those that ingest wrote."]
+    assert problems_of(numbers) == ["rows, targets or weights differ from those that ingest wrote."]
     flip_byte(tmp_path / "data/y/c/2/0")
     (problem,) = problems_of(numbers)
     assert "data/y cannot be read" in problem

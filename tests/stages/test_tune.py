@@ -341,7 +341,6 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
         ({"alphas": (0.1, -1.0)}, "alphas is -1.0"),
         ({"width_factors": (0.0,)}, "width_factors is 0.0"),
         ({"bases": ("given:0",)}, "bases is 'given:0'"),
-        ({"features": "plain"}, "features is 'plain'"),
         ({"search_basis": 1}, "search_basis is 1"),
     ],
 )
