@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Self
 from urllib.request import pathname2url
 
@@ -353,9 +352,9 @@ def _text_options(reading: Reading) -> str:
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
     # Cells may be between blanks.
-    blanks = ("",) if delimiter == " " else ("", " ")
+    padded = ("{}",) if delimiter == " " else ("{}", " {}", "{} ", " {} ", "  {}  ")
     marks = ("", *reading.marks(MISSING_VALUES))
-    nulls = dict.fromkeys(map("".join, product(blanks, marks, blanks)))
+    nulls = dict.fromkeys(each.format(mark) for mark in marks for each in padded)
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
         "sample_size": _SNIFFED_ROWS,
