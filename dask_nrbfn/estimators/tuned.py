@@ -1,9 +1,10 @@
 """Networks whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
@@ -48,8 +49,28 @@ class TunedNetwork(LearningNetwork):
         for name, value in tuning["chosen"].items():
             # The attribute `basis_` holds the basis rows.
             setattr(self, "source_" if name == "basis" else f"{name}_", value)
-        self.path_, self.tried_ = tuning["path"], tuning["tried"]
-        self.losses_ = tuning["losses"]
+        self.path_, self.losses_ = tuning["path"], tuning["losses"]
+        error = "relative_error" if run.of_numbers else "error_rate"
+        path = [tuning["chosen"] | each | {"round": 0} for each in self.path_]
+        self.cv_results_ = _cv_results(tuning["tried"] or path, error)
+
+
+_COMBINED = (
+    *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
+    *("penalty", "alpha"),
+)
+
+
+def _cv_results(tried: Sequence[Mapping[str, Any]], error: str) -> dict[str, Any]:
+    """Return combinations in the form of scikit-learn's searches; later rounds rank first."""
+    losses = np.array([np.nan if each[error] is None else each[error] for each in tried])
+    rounds = np.array([each["round"] for each in tried])
+    ranks = np.empty(len(tried), dtype=np.int32)
+    ranks[np.lexsort((losses, -rounds))] = np.arange(1, len(tried) + 1)
+    params = [{name: each[name] for name in _COMBINED} for each in tried]
+    columns = {f"param_{name}": [each[name] for each in params] for name in _COMBINED}
+    scores = {"mean_test_score": 1.0 - losses, "rank_test_score": ranks, "round": rounds}
+    return {**columns, "params": params, **scores}
 
 
 @documented
@@ -79,8 +100,9 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         of all rows; absolute_error, absolute_risk and absolute_objective; and up to 4,096 basis
         rows also rank and attainable, see `dask_nrbfn.numeric.risk.SpectralBounds`. None if the
         system is singular.
-    tried_ : list of dict
-        The combinations that were tried, and their error rates with a small basis.
+    cv_results_ : dict of list and ndarray (m,)
+        The combinations that were tried, in the form of scikit-learn's `GridSearchCV`, with the
+        accuracy on held-out rows as score. Later rounds, which have more rows, rank first.
     losses_ : list of dict
         For every loss the number of passes over the rows, the rule that stopped the passes, and the
         figures of held-out rows. Empty if only the squared loss was tried.
@@ -125,8 +147,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     path_ : list of dict
         These figures for every penalty, locality and alpha, and the figures of all rows as in
         `NRBFNClassifierCV`.
-    tried_ : list of dict
-        The combinations that were tried, and their figures with a small basis.
+    cv_results_ : dict of list and ndarray (m,)
+        As in `NRBFNClassifierCV`, with R^2 as score.
 
     Notes
     -----

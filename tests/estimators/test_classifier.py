@@ -289,6 +289,11 @@ def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, t
     for name in ("alpha", "width_factor", "features", "kernel", "basis_rule"):
         assert getattr(loaded, name) == getattr(tuned, f"{name}_")
     np.testing.assert_array_equal(loaded.predict_proba(table[0]), tuned.predict_proba(table[0]))
+    tried, last = tuned.cv_results_, max(tuned.cv_results_["round"])
+    assert sorted(tried["rank_test_score"]) == [*range(1, 1 + len(tried["params"]))]
+    best = np.argmin(tried["rank_test_score"])
+    assert tried["mean_test_score"][best] == max(tried["mean_test_score"][tried["round"] == last])
+    assert tried["param_features"][best] == tried["params"][best]["features"]
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])

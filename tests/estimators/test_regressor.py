@@ -134,6 +134,7 @@ def test_tuned_regressor__attributes_and_searches():
     assert (tuned.alpha_, tuned.width_factor_) in [(a, w) for a in (1e-3, 1e-6) for w in (0.5, 1.0)]
     assert len(tuned.r2_) == len(tuned.rmse_) == len(tuned.mae_) == 2
     assert tuned.relative_error_ == min(entry["relative_error"] for entry in tuned.path_)
+    assert set(tuned.cv_results_["param_width_factor"]) >= {0.5, 1.0}
     pipeline = make_pipeline(StandardScaler(), NRBFNRegressor(basis_size=15))
     search = GridSearchCV(pipeline, {"nrbfnregressor__alpha": [1e-2, 1e-6]}, cv=2)
     assert search.fit(X, y).best_score_ > 0.3
