@@ -77,8 +77,8 @@ _OPTIONS: dict[str, str] = {
     "measured]",
     # Predictions and evaluations.
     "output OUT": "Also write the coordinates of all rows to OUT.",
-    "to NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as the column "
-    "obs/NAME, and their probabilities as NAME_confidence. A regression adds numbers. With "
+    "to obs/NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as this "
+    "column, and their probabilities as obs/NAME_confidence. A regression adds numbers. With "
     "--overwrite, a job that is killed can leave the store without these columns.",
     "probabilities": "Also write the probability of every class, calibrated if RUN was tuned.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
