@@ -60,8 +60,8 @@ _OPTIONS: dict[str, str] = {
     "target is missing; or impute features with the median.  [default: error]",
     "max_categories INTEGER": "Largest number of categories of a column with a feature each; all "
     "rarer categories share one feature.  [default: 100]",
-    "schema SCHEMA": "Schema of the columns, which fills missing values: a dataset, run "
-    "or model of such a table.  [default: by the table, or that of DATASET]",
+    "schema SCHEMA": "Dataset, run or model whose columns the table has: their kinds and fills "
+    "are taken.  [default: by the table]",
     # How a dataset is written.
     "sparse auto|yes|no": "Rows in CSR; auto: of sparse matrices and features of categories, if "
     "they have 256 features or more and take less than half as many bytes.  [default: auto]",
@@ -77,15 +77,15 @@ _OPTIONS: dict[str, str] = {
     "measured]",
     # Predictions and evaluations.
     "output OUT": "Also write the coordinates of all rows to OUT.",
-    "to NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as the column "
-    "obs/NAME, and their probabilities as NAME_confidence. A regression adds numbers. With "
+    "to obs/NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as this "
+    "column, and their probabilities as obs/NAME_confidence. A regression adds numbers. With "
     "--overwrite, a job that is killed can leave the store without these columns.",
     "probabilities": "Also write the probability of every class, calibrated if RUN was tuned.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
     "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
     "predictions in a .csv or .parquet file.",
-    "skip_bad": "Read unreadable cells as missing, and leave predictions empty for rows with gaps "
-    "that RUN does not fill; for a .csv or .parquet file.  [default: an error]",
+    "skip_bad": "Read unreadable cells as missing values. A RUN of --missing impute fills them; "
+    "else such rows have no prediction. For a .csv or .parquet file.  [default: an error]",
     "no_clip": "Do not clip predicted numbers to the range of the training targets.",
     "out FILE": "Where to write the page.  [default: RUN.html]",
     "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "

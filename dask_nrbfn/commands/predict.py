@@ -97,7 +97,7 @@ def predict_dataset(
         names of their targets; if a kept column has such a name, "prediction" for a single target,
         or "prediction_TARGET".
     skip_bad : bool
-        Write nulls for rows with a missing feature, in a .csv or .parquet file.
+        Write nulls for rows with gaps that the model does not fill, in a .csv or .parquet file.
     clip : bool
         Whether predicted numbers are clipped to the range of the training targets.
     overwrite : bool
