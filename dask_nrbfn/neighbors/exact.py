@@ -63,8 +63,7 @@ def exact_neighbors(
     """
     found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
     others = other_rows(found.indices, queries)
-    shape = len(queries), n_neighbors
-    return Neighbors(found.indices[others].reshape(shape), found.distances[others].reshape(shape))
+    return Neighbors(*(each[others].reshape(len(queries), n_neighbors) for each in found))
 
 
 def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
