@@ -403,9 +403,8 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and the next rows if too few are below."""
     params, n_classes = run.chosen_params, dataset.n_classes
-    pool = bases.pool_of(
-        _rows_by_confidence(run, params.basis_rule), size=most, n_classes=n_classes
-    )
+    blocks = _rows_by_confidence(run, params.basis_rule)
+    pool = bases.pool_of(blocks, size=most, n_classes=n_classes)
     threshold = params.confidence_threshold
     basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
     if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
