@@ -61,9 +61,9 @@ def exact_neighbors(
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
     """
-    found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
-    others = other_rows(found.indices, queries)
-    return Neighbors(*(each[others].reshape(len(queries), n_neighbors) for each in found))
+    indices, distances = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
+    others, shape = other_rows(indices, queries), (len(queries), n_neighbors)
+    return Neighbors(indices[others].reshape(shape), distances[others].reshape(shape))
 
 
 def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
