@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, merge_neighbors
+from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, squared_distances
 from dask_nrbfn.numeric.device import Gpu, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
@@ -61,10 +61,9 @@ def exact_neighbors(
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
     """
-    found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
-    others = other_rows(found.indices, queries)
-    shape = len(queries), n_neighbors
-    return Neighbors(found.indices[others].reshape(shape), found.distances[others].reshape(shape))
+    indices, distances = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
+    others, shape = other_rows(indices, queries), (len(queries), n_neighbors)
+    return Neighbors(indices[others].reshape(shape), distances[others].reshape(shape))
 
 
 def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -297,9 +296,10 @@ def _search_by_differences(
     blocks = [np.arange(n_rows)[None, first : first + size] for first in range(0, n_rows, size)]
     for place in unsure:
         target = targets.rows[place : place + 1]
-        measured = [measure_neighbors(rows, target, block) for block in blocks]
-        nearest = merge_neighbors(measured, n_neighbors=count)
-        found.indices[place], found.distances[place] = nearest.indices[0], nearest.distances[0]
+        squared = np.hstack([squared_distances(rows, target, block) for block in blocks])
+        near = np.flatnonzero(squared <= np.partition(squared, count - 1)[:, count - 1])
+        nearest = measure_neighbors(rows, target, near[None])
+        found.indices[place], found.distances[place] = (each[0, :count] for each in nearest)
 
 
 def _terms(rows: Rows, targets: Rows) -> int:

@@ -36,7 +36,7 @@ def measure_neighbors(
     neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
 
     def measure(part: slice) -> None:
-        squared = _squared_distances(rows, targets[part], indices[part])
+        squared = squared_distances(rows, targets[part], indices[part])
         squared[indices[part] == MISSING] = np.inf
         order = np.lexsort((indices[part], squared))
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
@@ -47,7 +47,7 @@ def measure_neighbors(
     return neighbors
 
 
-def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
+def squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
     if is_sparse(rows):
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])

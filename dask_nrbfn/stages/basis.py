@@ -403,9 +403,8 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and the next rows if too few are below."""
     params, n_classes = run.chosen_params, dataset.n_classes
-    pool = bases.pool_of(
-        _rows_by_confidence(run, params.basis_rule), size=most, n_classes=n_classes
-    )
+    blocks = _rows_by_confidence(run, params.basis_rule)
+    pool = bases.pool_of(blocks, size=most, n_classes=n_classes)
     threshold = params.confidence_threshold
     basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
     if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
@@ -422,7 +421,9 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     rows = rows.first(bases.MOST_SCORED)
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
     if not is_sparse(scaled):
-        scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
+        scaled = scaled - scaled.mean(axis=0)
+        # Single precision, unless the numbers are too large for it.
+        scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))
     k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.confidence_threshold
     found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
     own = rows.codes[found.indices] == rows.codes[:, None]
@@ -431,8 +432,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     if rows.params.basis_size is None:
         below = np.count_nonzero(confidence < threshold) / len(confidence)
         counts = np.bincount(rows.codes[rows.codes >= 0])
-        n_below = max(_least_found(rows.n_all, counts), round(below * rows.n_all))
-        most = max(rows.n_classes, n_below)
+        most = max(rows.n_classes, _least_found(rows.n_all, counts), round(below * rows.n_all))
         return [rows.best(even, min(size, most)) for size, _ in sizes]
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
 

@@ -376,7 +376,7 @@ def _compare_linear(job: StageJob, winner: Final) -> float | None:
     losses = run.read_part(stage, 0, "losses")
     linear = JudgedRows(losses[:, np.isfinite(losses[0])], winner.shares)
     gains, errors = linear.gains_over(winner)
-    if gains[0] > errors[0]:
+    if gains[0] > 2 * errors[0]:
         logger.warning(
             "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
             "network is %.4g. Tune with a greater effort, or use the linear model.",

@@ -146,11 +146,7 @@ NEEDS = "components is 9, but"
         ({}, {"components": (5, 41)}, "components is 41, but the basis has only 40 rows"),
         ({"features": "plain"}, {}, f"{NEEDS} features is plain. Give features=normalized, or"),
         ({"penalty": "kernel"}, {}, f"{NEEDS} penalty is kernel. Give penalty=weights, or leave"),
-        (
-            {"loss": "hinge"},
-            {},
-            f"{NEEDS} loss is hinge. Give loss=squared, or leave",
-        ),
+        ({"loss": "hinge"}, {}, f"{NEEDS} loss is hinge. Give loss=squared, or"),
         ({"locality": 0.1}, {}, f"{NEEDS} locality is 0.1. Give components or locality"),
         ({"prune": 5}, {}, f"{NEEDS} prune is 5. Give components or prune"),
         ({"components": 41}, {}, "components is 41, but the basis has only 40 rows"),
