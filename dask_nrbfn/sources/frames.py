@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import unmasked
-from dask_nrbfn.sources.dtypes import NO_LABEL, STRING, label_dtype, means_empty, to_labels
+from dask_nrbfn.sources.dtypes import STRING, checked_mark, label_dtype, means_empty, to_labels
 from dask_nrbfn.sources.source import check_found
 
 
@@ -126,7 +126,7 @@ class Labels:
         values = self.values.astype(STRING) if is_object else self.values
         stored = to_labels(values, self.name, first_row=self.first_row)
         if self.missing is not None:
-            stored[self.missing] = str(unlabelled) if stored.dtype == STRING else NO_LABEL
+            stored[self.missing] = checked_mark(unlabelled, stored.dtype, None)
         return stored
 
 

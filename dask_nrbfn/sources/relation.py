@@ -30,10 +30,9 @@ logger = logging.getLogger(__name__)
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
-_SNIFFED_ROWS = 100_000
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
-_QUERY = "the query"
+_QUERY, _SNIFFED_ROWS = "the query", 100_000
 _REMEDY = (
     'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
     "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
@@ -75,7 +74,7 @@ class Table:
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
     found: types that the text of a column has, by the first rows of a text table.
-    marks: texts that mean a missing value; NULL always does, and in text tables replaces them.
+    marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
     """
 
@@ -343,6 +342,7 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
         relation,
         connection,
         found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
+        marks=reading.marks(MISSING_VALUES),
         written={name: value for name, value in written.items() if value},
     )
 

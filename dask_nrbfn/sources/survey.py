@@ -64,8 +64,8 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
         return f"(epoch_us({own}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
         return f"{own}::DOUBLE"
-    # Casts ignore blanks.
-    text = own if name in table.found else text_of(table, name)
+    is_text = kind_of(table.found.get(name, "VARCHAR")) == "category"
+    text = text_of(table, name) if is_text else own
     value = f"TRY_CAST({text} AS DOUBLE)"
     if kind == "boolean":
         value = f"TRY_CAST(trim({text}) AS BOOLEAN)::DOUBLE"

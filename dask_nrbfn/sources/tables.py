@@ -76,7 +76,7 @@ class TableSource(Source):
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         self.unseen.clear()
-        own, first_row = self.schema, 0
+        own, row = self.schema, 0
         roles = _roles_sql(self.table, own, self.named)
         for X, others in stored_batches(self.table, own, [*roles.values()]):
             X[np.isinf(X)] = np.nan
@@ -85,8 +85,7 @@ class TableSource(Source):
             for name, column in zip(roles, others, strict=True):
                 if name in self.named:
                     place = f"Column {name!r} of {self.table.origin}"
-                    names = labels_of(column, "", name=place, first_row=first_row)
-                    found[name] = names.stored(self.mark)
+                    found[name] = labels_of(column, "", name=place, first_row=row).stored(self.mark)
                 else:
                     found[name] = _numbers(column)
             y = found.get(own.label)
@@ -94,7 +93,7 @@ class TableSource(Source):
                 y = np.stack([found[name] for name in own.targets], axis=1)
             X = X.astype(self.x_dtype, copy=False)
             yield Block(X, y, found.get(own.weights), found.get(own.id))
-            first_row += len(X)
+            row += len(X)
         tell_unseen(self.unseen, "ingest")
 
 
@@ -191,10 +190,11 @@ def open_rows(reading: Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
-    is_empty = means_empty(reading.unlabelled)
+    mark, is_empty = reading.unlabelled, means_empty(reading.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
-    is_mark = not is_empty and reading.unlabelled in reading.marks(MISSING_VALUES)
-    are_texts = is_mark or any(isinstance(known, str) for known in reading.classes or ())
+    is_mark = mark in reading.marks(MISSING_VALUES) and not (is_empty or schema.targets)
+    are_texts = is_mark and not str(mark).strip("-").isdecimal()
+    are_texts |= any(isinstance(known, str) for known in reading.classes or ())
     named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
         name: (
@@ -245,7 +245,7 @@ def open_rows(reading: Reading) -> TableSource:
         boolean_labels=named.get(schema.label or "") == "BOOLEAN",
         table=table,
         named=named,
-        mark=str(reading.unlabelled),
+        mark=str(mark),
     )
 
 

@@ -48,6 +48,16 @@ def test_ingest__empty_label_cells_are_unlabelled(tmp_path, suffix, labels, mark
     assert dataset.codes().tolist() == codes.tolist()
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__a_number_marks_missing_values_and_labels(tmp_path, suffix):
+    for gap in (-9, None):
+        file = write(tmp_path / f"rows{suffix}", table(Y).assign(y=pd.Series(Y).where(~GAPS, gap)))
+        options = {"label": "y", "unlabelled": "-9", "missing_values": "-9"}
+        dataset = ingest_file(file, MemoryStore(), **options)
+        assert (dataset.n_unlabelled, dataset.unlabelled) == (GAPS.sum(), -9)
+        assert dataset.classes.tolist() == np.unique(Y).tolist()
+
+
 @pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 @pytest.mark.parametrize("suffix", SUFFIXES)

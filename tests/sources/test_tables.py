@@ -708,3 +708,10 @@ def test_memory__stays_below_a_bound_for_a_large_text(tmp_path):
     n_rows, peak = map(int, result.stdout.split())
     assert n_rows == 1_400_000
     assert peak < 600 << 20
+
+
+def test_numeric__marks_between_many_blanks_are_missing(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b\n    1.5,0\n     NA,1\n       ,2\n    3.5,3\n")
+    source = open_source(tmp_path / "rows.csv", numeric="a", missing="impute")
+    (block,) = source.blocks(4)
+    np.testing.assert_array_equal(block.X[:, 0], [1.5, np.nan, np.nan, 3.5])
