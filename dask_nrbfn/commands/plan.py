@@ -20,7 +20,7 @@ from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, dense
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
@@ -200,7 +200,7 @@ def measure_rates(context: FitContext) -> Rates:
 
 
 def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
-    """Return the rates of this process, measured on the first chunk of a dataset."""
+    """Return the rates of this process, measured on rows like those of a dataset."""
     dataset = Dataset.open(location)
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
     reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
@@ -208,26 +208,29 @@ def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
-    rows = chunk[: max(1, min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared))]
+    n_rows = max(1, min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared))
+    rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
+    # Few rows are repeated; this tells them apart.
+    values = rows.data if is_sparse(rows) else rows
+    values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
     X = dense(rows[: max(1, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
     return Rates(
-        bytes=chunk.shape[0] * dataset.row_bytes / reading_s,
+        bytes=chunk.shape[0] * max(1.0, dataset.row_bytes) / reading_s,
         pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
-        **_network_rates(X.astype(np.float64), min(n_basis, _MAX_BASIS)),
+        **_network_rates(X, min(n_basis, _MAX_BASIS)),
     )
 
 
 def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
-    n, p = X.shape
-    basis = X[:n_basis] + 0.5
+    (n, p), r = X.shape, min(n_basis, len(X))
+    basis = X[:r] + 0.5
     features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
     Phi = features.activations(X)
     T = ClassTargets(2).bordered(np.zeros(n, dtype=np.int64))
-    sums = MomentSums(len(basis), 2)
+    sums = MomentSums(r, 2)
     product_s = _seconds(lambda: sums.add(Phi, T))
     exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
     activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
-    r = len(basis)
     return {
         "products": n * r**2 / product_s,
         "exponentials": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
@@ -236,13 +239,10 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
 
 def _pair_rate(X: Rows, k: int) -> float:
     rows, threads = X.astype(np.float32), blas_threads()
-    few = rows[:_ROWS]
     # Without limits, filling the lists takes half of the time for so few rows, but less in a fit.
-    within = nearest_rows(few, rows, count=k + 1, threads=threads).distances[:, -1]
-    search_s = _seconds(
-        lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads)
-    )
-    return float(rows.shape[0] ** 2 / search_s)
+    within = nearest_rows(rows[:_ROWS], rows, count=k + 1, threads=threads).distances[:, -1]
+    all_s = _seconds(lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads))
+    return float(rows.shape[0] ** 2 / all_s)
 
 
 def _seconds(kernel: Callable[[], object]) -> float:

@@ -67,17 +67,11 @@ RESTORE = "Restore the data from a copy, or write the data again."
 # All other keys are those of chunks.
 METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
-MOVED = ".replaced"
-"""Suffix of the hidden name of a directory that another replaces."""
-
-BUILT = ".unfinished"
-"""Suffix of the hidden name of a directory that one job builds."""
+MOVED, BUILT = ".replaced", ".unfinished"
+"""Suffixes of the hidden names of a directory that another replaces, and of one that is built."""
 
 FORMAT_VERSION = 1
 """The number of the stored format; any change of what is stored raises it."""
-
-RECORDED = ("kind", "format_version", "checksum")
-"""Attributes that identify a group of this package."""
 
 # Metadata and checksums
 
@@ -390,14 +384,19 @@ def _busy(place: object, holder: str, remedy: str) -> RunBusyError:
 def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
 
-    It is built beside `location`, under a hidden name; a store object is written in place. An error
-    leaves the old group. Of two jobs that write to one location, the group of the job that ends
-    first is kept, with `overwrite` the group of the job that ends last.
+    It is built beside `location`, under a hidden name, and an error leaves the old group; a store
+    object is written in place, and an error empties it. Of two jobs that write to one location, the
+    group of the job that ends first is kept, with `overwrite` the group of the job that ends last.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
     if isinstance(location, Store) and local_path(location) is None:
-        yield zarr.create_group(store_at(location), overwrite=True)
+        try:
+            yield zarr.create_group(location, overwrite=True)
+        except BaseException:
+            if location.supports_deletes:
+                run_in_zarr(location.clear())
+            raise
         return
     with full_disk_named(location), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))

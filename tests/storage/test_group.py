@@ -48,6 +48,14 @@ def test_replacing_group__error_leaves_what_was_there(place, after_filling, is_t
     assert files(place) == before
 
 
+def test_replacing_group__an_error_empties_a_store_object():
+    store = MemoryStore()
+    with pytest.raises(StoppedError):
+        replace_and_fail(store)
+    begin(store, 3, overwrite=False)()
+    assert Dataset.open(store).n_rows == 3
+
+
 @anywhere
 def test_replacing_group__the_new_one_replaces_all_of_the_old(place):
     data, others = join(place, "data"), join(place, "data-of-others")
