@@ -160,7 +160,7 @@ def test_frame__sparse_columns_of_pandas_are_numbers():
     ],
 )
 def test_labels__gaps_of_any_array(y):
-    assert labels_of(y, "").stored().tolist() == [1, NO_LABEL, 2]
+    assert labels_of(y, "").stored("").tolist() == [1, NO_LABEL, 2]
     with pytest.raises(DataError, match="y has no label in row 1"):
         labels_of(y)
 
