@@ -122,8 +122,8 @@ def unreadable(table: Table, name: str, value: str) -> DataError:
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         "infinite or not of the column's kind.",
-        "Correct the cell, or pass its text in `missing_values`; name a column of texts in "
-        "`categorical`. With `skip_bad`, a prediction reads it as a missing value.",
+        "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column "
+        "of texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value.",
     )
 
 
