@@ -164,7 +164,7 @@ def damage_named(
     # The libraries have no common error for bytes that they cannot read.
     except Exception as error:
         told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
-        raise raised(f"{place} cannot be read as {what}: {told}.", remedy) from error
+        raise raised(f"{place} cannot be read as {what}: {told.rstrip('.')}.", remedy) from error
 
 
 def optional_package(module: str, extra: str) -> Any:
@@ -173,6 +173,6 @@ def optional_package(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ParameterError(
-            f"the source needs a package that is not installed ({error}).",
+            f"a required package is not installed ({error}).",
             f"Install dask-nrbfn[{extra}].",
         ) from error

@@ -13,10 +13,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    StorageError,
+)
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 
 N = 60
 FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npz", "d.npy"]
@@ -168,3 +174,9 @@ def test_url__options_appear_in_no_error():
         open_source(File("s3://bucket/d.csv", options))
     assert "s3://bucket/d.csv cannot be read" in caught.value.problem
     assert "swordfish" not in str(caught.value)
+
+
+def test_damage_named__has_one_full_stop():
+    with pytest.raises(DamagedDataError) as caught, damage_named("d.zarr", "Zarr"):
+        raise ValueError("No array.\n")
+    assert caught.value.problem == "d.zarr cannot be read as Zarr: No array."
