@@ -34,8 +34,8 @@ _MEMORY, _MOST_THREADS = "512MB", 4
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _QUERY, _SNIFFED_ROWS = "the query", 100_000
 _REMEDY = (
-    'Correct the file, or read it with other options of DuckDB, as `sql`="FROM '
-    "read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
+    "Correct the table or the query. To read a text table with other options of DuckDB, pass "
+    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
 )
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
@@ -119,7 +119,7 @@ class Table:
 
     def column(self, name: str) -> str:
         """Return the SQL of a column."""
-        return self.relation.columns[self.names.index(name)]
+        return f"c{self.names.index(name)}"
 
     def first_row(self, rows: Any) -> tuple[Any, ...]:
         """Return the first row of a relation of few rows that was made of this one."""
@@ -198,7 +198,8 @@ def table_of(reading: Reading) -> Table:
             _check_query(connection, reading.sql)
         elif suffix in DUCKDB + SQLITE:
             raise ParameterError(
-                f"{origin} is a database.", 'Choose rows with `sql`, such as "FROM orders".'
+                f"{origin} is a database.",
+                'Choose rows with `sql`, such as "SELECT * FROM orders".',
             )
         elif is_text:
             return _of_text(connection, reading)
