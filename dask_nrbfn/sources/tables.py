@@ -41,7 +41,7 @@ from dask_nrbfn.sources.survey import (
 logger = logging.getLogger(__name__)
 
 _NAME_ONE = "Name an existing column with `{}`."
-# SQL of whether a text is of a type, of which the first that holds for all texts is taken.
+# SQL that tests whether a text has a type. The first type that all texts have is taken.
 _TYPES_OF_TEXTS = {
     "BOOLEAN": "lower({0}) IN ('true', 'false')",
     "BIGINT": "coalesce(TRY_CAST({0} AS BIGINT)::VARCHAR = {0}, false)",
@@ -251,6 +251,10 @@ def open_rows(reading: Reading) -> TableSource:
 
 def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
+    gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
+    n_rows = cells[next(iter(values))].n_rows
+    if not gaps:
+        return table, n_rows
     are_given = [
         # NaN is above infinity.
         f"({sql}) IS NOT NULL" if kind == "category" else f"({sql}) <= 'inf'::DOUBLE"
@@ -258,12 +262,9 @@ def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tup
     ]
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
     (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
-    gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
     lacking = f"{table.origin}, without rows that lack a value ({gaps}),"
     check_size(lacking, n_rows=n_whole, n_features=len(values))
-    if gaps:
-        n_rows = cells[next(iter(values))].n_rows
-        logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
+    logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
     return whole, n_whole
 
 
