@@ -30,8 +30,14 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, StoredAt, check_one_kind
-from dask_nrbfn.sources.sparseness import expanded_values, stored_values
+from dask_nrbfn.sources.source import (
+    Block,
+    Names,
+    StoredAt,
+    check_one_kind,
+    expanded_values,
+    stored_values,
+)
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
     Mark,
@@ -96,8 +102,8 @@ def ingest_file(
         Where features, labels, numeric targets and sample weights above 0 are, as in Notes. A
         dataset without labels or targets can only be predicted.
     delimiter : str, optional
-        Delimiter of a text table, by default found from its first lines. Write other habits of
-        text, such as decimal commas or another encoding, as SQL: ``FROM read_csv(...)``.
+        Delimiter of a text table, by default found from its first lines. Read text with
+        decimal commas or in another encoding by SQL: ``FROM read_csv(...)``.
     no_header : bool
         Whether the first line of a text table is a row; the columns are column0, column1, ... By
         default the first lines decide.

@@ -25,6 +25,7 @@ from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.sources.files import optional_package
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 
@@ -52,15 +53,8 @@ class Graph:
     """A graph that operators are added to; its numbers are float64 or float32."""
 
     def __init__(self, dtype: np.dtype) -> None:
-        try:
-            import onnx
-        except ImportError as error:
-            raise ParameterError(
-                f"an ONNX file needs a package that is not installed ({error}).",
-                "Install dask-nrbfn[onnx].",
-            ) from error
-        self.dtype, self._onnx = dtype, onnx
-        self.proto = onnx.GraphProto(name="dask_nrbfn")
+        self.dtype, self._onnx = dtype, optional_package("onnx", "onnx")
+        self.proto = self._onnx.GraphProto(name="dask_nrbfn")
 
     def _described(self, name: str, dtype: DTypeLike, *width: int) -> Any:
         """Return the type of an input or output; the number of rows may be any number."""
