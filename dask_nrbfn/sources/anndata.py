@@ -59,7 +59,8 @@ def open_rows(reading: Reading) -> ZarrRows:
             arrays["target"] = _numbers(obs, targets, "target", place)
         elif "y" in names:
             labels = labels_of(_column(obs, names["y"], "y", place), "", name=names["y"])
-            arrays["y"] = labels.stored("")
+            mark = "" if reading.unlabelled is None else reading.unlabelled
+            arrays["y"] = labels.stored(mark)
         source = ZarrRows(place, arrays, names)
     source.feature_names = features or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))
     if targets is not None:
@@ -67,9 +68,7 @@ def open_rows(reading: Reading) -> ZarrRows:
     if labels is not None:
         source.boolean_labels = labels.are_boolean
         if labels.missing is not None:
-            mark = "" if reading.unlabelled is None else reading.unlabelled
             source.unlabelled = checked_mark(mark, arrays["y"].dtype, None)
-            arrays["y"][labels.missing] = source.unlabelled
             told = (labels.missing.sum(), source.n_rows, names["y"])
             logger.info("%d of %d rows have no label in %s.", *told)
     return source
