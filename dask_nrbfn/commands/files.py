@@ -86,7 +86,7 @@ def opened_rows(
     unread = () if labelled else ("y", "target", "weights", "unlabelled")
     read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
     if "sql" in read_as and not is_query(path) and reading.get("sql") is None:
-        logger.info("the training rows were read with the query %s", read_as.pop("sql"))
+        logger.info("the training rows were read with the query %s", read_as["sql"])
     if reading.get("unlabelled") is None:
         reading["unlabelled"] = read_as.get("unlabelled")
     source = open_source(

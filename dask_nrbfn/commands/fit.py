@@ -153,8 +153,8 @@ def embed_dataset(
     """Return a run whose scores are coordinates: rows are close if many short steps connect them.
 
     For parameters and errors see `fit_dataset`. `components` is the number of coordinates, by
-    default 2. The basis is "random" for "auto", and has at least as many rows. Only a "sknn" basis
-    uses labels. Parameters of targets are ignored.
+    default 2. The basis is "random" for "auto", and needs more rows than coordinates. Only a "sknn"
+    basis uses labels. Parameters of targets are ignored.
 
     Notes
     -----
@@ -328,7 +328,7 @@ class _Joined(Source):
         x_dtype = np.result_type(*(each.X.dtype for each in datasets))
         n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         marks = [each.unlabelled for each in datasets if each.unlabelled is not None]
-        # As the first dataset that says so was read.
+        # The first dataset that has an option decides it.
         read_as = [each.read_as or {} for each in reversed(datasets)]
         super().__init__(
             n_rows=sum(each.n_rows for each in datasets),

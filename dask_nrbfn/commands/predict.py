@@ -138,25 +138,23 @@ def check_predictions(
     overwrite: bool,
     scores: bool,
     probabilities: bool,
-    **of_tables: Any,
+    keep: Sequence[str],
+    skip_bad: bool,
 ) -> tuple[str, ...]:
-    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be.
-
-    of_tables: `skip_bad`, and `keep`, the names of further columns.
-    """
+    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
     check_output(out, "predictions", overwrite=overwrite)
     in_table, of_numbers = is_table(out), model.target_names is not None
     if of_numbers:
         of_classes = {"scores": scores, "probabilities": probabilities}
         check_not_given("the model predicts numbers", **of_classes)
     if not in_table:
-        check_not_given(f"{out} is not a .csv or .parquet file", **of_tables)
+        check_not_given(f"{out} is not a .csv or .parquet file", keep=keep, skip_bad=skip_bad)
     wanted = {
         "labels": not of_numbers,
         "values": of_numbers,
         "scores": scores or not (in_table or of_numbers),
         "probabilities": probabilities,
-        "skipped": of_tables["skip_bad"],
+        "skipped": skip_bad,
     }
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 

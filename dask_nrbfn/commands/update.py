@@ -2,7 +2,7 @@
 
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
 solved again: of the network, or of the network of every cell. No row of the run is read again.
-Shares of clusters of a penalty and the neighbours of locality also stay those of the fit.
+The cluster shares of a penalty and the neighbours of `locality` also stay those of the fit.
 """
 
 import logging

@@ -261,8 +261,6 @@ def test_to_labels__limits():
     assert to_labels(np.array([2**63 - 1], dtype=np.uint64), "y")[0] == 2**63 - 1
     with pytest.raises(DataError, match=r"label 9223372036854775808 in row 0"):
         to_labels(np.array([2**63], dtype=np.uint64), "y")
-    with pytest.raises(DataError, match=r"y has bytes other than UTF-8"):
-        to_labels(np.array([b"\xff"]), "y")
 
 
 def test_checked_mark__has_the_type_of_labels():
