@@ -32,11 +32,7 @@ def test_open_source__options_that_the_rows_cannot_have(tmp_path):
         (tmp_path / "d.npy", {"delimiter": ":"}, r"delimiter=: does not go with .*format is npy"),
         (query, {"delimiter": ";"}, r"does not go with the rows, .*format is table"),
         (frame, {"no_header": True}, r"does not go with the rows"),
-        (
-            tmp_path / "d.npy",
-            {"sql": "FROM source"},
-            "sql=FROM source does not go with .*npy",
-        ),
+        (tmp_path / "d.npy", {"sql": "FROM source"}, "sql=FROM source does not go with .*npy"),
         (tmp_path / "d.npy", {"schema": FILLED}, r"not a table: its .* Give a table .*'age'"),
         (query, {"sql": "FROM source"}, "rows that are not a file"),
         (frame, {"sql": "FROM source"}, "rows that are not a file"),
