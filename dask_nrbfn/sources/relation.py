@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.request import pathname2url
@@ -275,7 +275,11 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
     if place.suffix in SQLITE:
         return _of_sqlite(connection, place, query)
     if place.suffix in DUCKDB:
-        connection.execute(f"ATTACH {literal(place)} AS given (READ_ONLY); USE given")
+        # A copy of a URL lives as long as the connection.
+        copy = ExitStack()
+        weakref.finalize(connection, copy.close)
+        path = copy.enter_context(place.local())
+        connection.execute(f"ATTACH {literal(path)} AS given (READ_ONLY); USE given")
     elif reading.files:
         return _once(connection, _of_files(connection, reading).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
@@ -413,7 +417,8 @@ def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -
     """Return the rows of a query that SQLite answers; they are copied once."""
     sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
     with (
-        sqlite.connect(f"file:{pathname2url(place.path)}?mode=ro") as database,
+        place.local() as path,
+        sqlite.connect(f"file:{pathname2url(path)}?mode=ro") as database,
         database.cursor() as cursor,
     ):
         cursor.execute(query)

@@ -10,6 +10,7 @@ import sys
 from functools import partial
 
 import duckdb
+import fsspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -194,6 +195,10 @@ def test_sql__of_a_file(tmp_path, name):
     dataset = ingest(tmp_path / name, sql=sql, label="y")
     sizes = people()["size"]
     np.testing.assert_allclose(rows_of(dataset)[:, 0], 2 * sizes[sizes > 0], rtol=1e-15)
+    with fsspec.open(f"memory://sql/{name}", "wb") as file:
+        file.write((tmp_path / name).read_bytes())
+    remote = ingest(f"memory://sql/{name}", sql=sql, label="y")
+    assert remote.fingerprint == dataset.fingerprint
 
 
 @pytest.mark.parametrize(
