@@ -88,10 +88,6 @@ def test_zarr__other_chunks_and_dimensions_are_copied(group, monkeypatch, x):
 def test_zarr__that_cannot_be_read(group, tmp_path):
     with pytest.raises(DataError, match=r"no array 'rows'; it has 'X', 'columns'"):
         ingest_file(group, MemoryStore(), x="rows")
-    with pytest.raises(DataError, match=r"numbers has shape .* Write one label"):
-        ingest_file(group, MemoryStore(), y="numbers")
-    with pytest.raises(ParameterError, match="w also has another role"):
-        ingest_file(group, MemoryStore(), y="w", weights="w")
     with pytest.raises(ParameterError, match=r"the open Zarr group memory://.*ingest_arrays"):
         ingest_file(zarr.create_group(MemoryStore()), MemoryStore())
     chunk = next(path for path in (tmp_path / "big.zarr" / "X").rglob("*0") if path.is_file())
