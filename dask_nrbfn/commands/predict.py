@@ -118,12 +118,12 @@ def predict_dataset(
     )
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):
-        return _write(pinned, dataset, out, engine, names, overwrite=overwrite)
+        return _write(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
     columns = _table_columns(opened, dataset, names, keep)
     if kept is not None and str(out).lower().endswith(".csv"):
         _check_in_csv(kept.schema)
     with scratch_beside(out) as scratch:
-        n_skipped = _write(pinned, dataset, scratch, engine, names)
+        n_skipped = _write(pinned, opened, dataset, scratch, engine, names)
         with new_file(str(out), overwrite=overwrite) as unfinished:
             _write_table(open_group(scratch, kind="predictions"), unfinished, columns, kept)
     if n_skipped:
@@ -210,6 +210,7 @@ def expect_bytes(engine: Engine, model: Model, held: int, remedy: str) -> None:
 
 def _write(
     pinned: PinnedModel,
+    model: Model,
     dataset: Dataset,
     out: Location,
     engine: Engine,
@@ -218,7 +219,6 @@ def _write(
     overwrite: bool = False,
 ) -> int:
     """Write the named results, and ids, to a Zarr group; return the number of rows with gaps."""
-    model = pinned.open()
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
     empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
@@ -438,7 +438,7 @@ def predict_obs(
     with locked_run(cells) as check_still_locked, scratch_beside(cells) as scratch:
         # Another job may have written a column since.
         columns = obs_columns(cells, to, opened, overwrite=overwrite)
-        _write(pinned, encoded_for(opened, dataset, engine), scratch, engine, names)
+        _write(pinned, opened, encoded_for(opened, dataset, engine), scratch, engine, names)
         group = open_group(scratch, kind="predictions")
         results = (np.atleast_2d(read_rows(get_array(group, name)).T) for name in names)
         values: list[Any] = [*chain(*results)]
