@@ -48,24 +48,21 @@ from dask_nrbfn.storage.location import (
     RemoteLocation,
     explained,
     file_system,
+    hidden_sibling,
     local_path,
     move_group,
+    normalize,
     occupied,
     open_store,
     real_path,
     remote,
     remove_tree,
 )
-from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
-from dask_nrbfn.storage.location import normalize as normalize
 
 logger = logging.getLogger(__name__)
 
 RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
-
-# All other keys are those of chunks.
-METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 MOVED, BUILT = ".replaced", ".unfinished"
 """Suffixes of the hidden names of a directory that another replaces, and of one that is built."""
@@ -87,7 +84,7 @@ class StrictStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
-        if value is None and not key.endswith(METADATA_NAMES):
+        if value is None and not key.endswith("zarr.json"):
             raise MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
         return value
 
