@@ -1,7 +1,7 @@
 """Zarr groups that fail loudly.
 
-Arrays carry a checksum, missing chunks are errors instead of fill values, and a new group takes
-the place of an old one only when it is complete.
+Attributes carry a checksum, and missing chunks are errors instead of fill values. One job at a time
+writes to a group, and a new group takes the place of an old one only when it is complete.
 """
 
 import fcntl
@@ -401,6 +401,33 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
         replace_group(scratch, location)
 
 
+def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
+    """Raise an error if a group must not be written to `location`."""
+    something_is_there = exists(location)
+    check_outside_groups(location)
+    if not something_is_there:
+        return
+    if not overwrite:
+        raise ExistsError(
+            f"{location} already exists.",
+            f"Give another path, or set `overwrite` to replace the {kind}.",
+        )
+    found = None
+    with suppress(MissingDataError, DamagedDataError):
+        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
+    if found != f"dask_nrbfn.{kind}":
+        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
+        raise ExistsError(
+            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
+        )
+
+
+def check_outside_groups(location: Location) -> None:
+    """Raise ParameterError if a local path is inside a group."""
+    if (path := local_path(location)) is not None:
+        check_path_outside_groups(path)
+
+
 @contextmanager
 def scratch_beside(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
@@ -542,6 +569,18 @@ def replace_path(new: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_group(location: Location) -> None:
+    """Delete a group at a path or URL."""
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True)
+    elif url is not None:
+        remove_tree(url)
+
+
+# Groups inside a group
+
+
 def flush_member(location: Location, name: str) -> None:
     """Wait until a group inside another is on the disk; object stores need no wait."""
     if (path := local_path(location)) is not None:
@@ -575,39 +614,3 @@ def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:
                 await target.store.set(new + key.removeprefix(old), value)
 
     run_in_zarr(copy())
-
-
-def remove_group(location: Location) -> None:
-    """Delete a group at a path or URL."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        shutil.rmtree(path, ignore_errors=True)
-    elif url is not None:
-        remove_tree(url)
-
-
-def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if a group must not be written to `location`."""
-    something_is_there = exists(location)
-    check_outside_groups(location)
-    if not something_is_there:
-        return
-    if not overwrite:
-        raise ExistsError(
-            f"{location} already exists.",
-            f"Give another path, or set `overwrite` to replace the {kind}.",
-        )
-    found = None
-    with suppress(MissingDataError, DamagedDataError):
-        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
-    if found != f"dask_nrbfn.{kind}":
-        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
-        raise ExistsError(
-            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
-        )
-
-
-def check_outside_groups(location: Location) -> None:
-    """Raise ParameterError if a local path is inside a group."""
-    if (path := local_path(location)) is not None:
-        check_path_outside_groups(path)
