@@ -89,7 +89,7 @@ class Scorer:
     def blocks(
         self, dataset: Dataset, start: int, stop: int
     ) -> Iterator[tuple[Floats, NDArray[Any] | None]]:
-        """Yield scores float64 (b, q) and targets of rows of a dataset from `Model.encoded`."""
+        """Yield scores float64 (b, q) and targets of rows that have the model's features."""
         for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
             yield self.scores_of(X), targets
 

@@ -78,10 +78,7 @@ def pytest_runtest_setup():
 
 @pytest.fixture(scope="session", autouse=True)
 def no_flush():
-    """Let `os.fsync` look at its file only: no test cuts the power.
-
-    Tests of what is flushed, and when, put a function of their own in its place.
-    """
+    """Let `os.fsync` look at its file only: no test cuts the power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield

@@ -21,32 +21,22 @@ ALLOWED = {
     "outputs": {"errors"},
     "private": set(),
     "numeric": _BASE,
-    "sources": {"errors", "lazy", "numeric"},
+    "sources": {"errors", "numeric"},
     "storage": _BASE | {"private", "outputs", "numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
-    "engine": _BASE | {"private", "lazy", "outputs", "numeric"},
+    "engine": _BASE | {"private", "lazy", "numeric"},
     "stages": _BELOW_STAGES,
     "weighting": _BASE | {"numeric", "storage"},
     "parts": {"errors", "numeric", "storage", "engine", "weighting"},
     "fit": _BELOW_STAGES | {"stages"},
-    "scorer": {"numeric", "sources", "storage", "engine"},
+    "scorer": {"numeric", "sources", "storage"},
     "commands": _BELOW_STAGES | {"stages", "fit", "scorer"},
     "estimators": _BELOW_STAGES | {"stages", "scorer", "commands"},
-    "report": _BASE | {"lazy", "outputs", "numeric", "storage", "stages", "fit", "commands"},
+    "report": _BASE | {"outputs", "numeric", "storage", "stages", "fit", "commands"},
     "cli": _BELOW_STAGES | {"stages", "commands", "report"},
     "__main__": {"cli"},
 }
-WITHOUT_DASK = {
-    "choices",
-    "errors",
-    "lazy",
-    "params",
-    "outputs",
-    "numeric",
-    "sources",
-    "storage",
-    "neighbors",
-}
+WITHOUT_DASK = _BASE | {"lazy", "outputs", "numeric", "sources", "storage", "neighbors"}
 NUMERIC_LIBRARIES = {"numba", "numpy", "scipy", "threadpoolctl"}
 DEVICE_FILE, DEVICE_LIBRARIES = "numeric/device.py", {"cupy", "cupyx"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"

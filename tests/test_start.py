@@ -139,7 +139,7 @@ def test_start__two_threads_load_parts_of_scikit_learn():
 
 
 @pytest.mark.slow
-def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
+def test_start__ingest_loads_the_library_of_its_format_only(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\n1,2\n3,4\n")
     code = "from dask_nrbfn.cli import main; main()"

@@ -36,12 +36,11 @@ from dask_nrbfn.storage.group import (
     Location,
     check_outside_groups,
     exists,
-    hidden_sibling,
     locked_group,
     remove_group,
     replace_group,
 )
-from dask_nrbfn.storage.location import RemoteLocation, locate
+from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, locate
 from dask_nrbfn.storage.run import (
     REFRESH,
     Run,

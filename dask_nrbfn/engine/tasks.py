@@ -46,7 +46,7 @@ class Engine(ABC):
 
     worker_limit_bytes: memory limit of the worker with the least memory per task; None: all of it.
     expected_bytes: expected memory of the current tasks, for error messages; 0: unknown.
-    peak_bytes: largest resident size of a process while it ran a task of the current stage.
+    peak_bytes, most_bytes: peak resident size of a process in the current stage, and in any stage.
     device: where tasks compute their blocks.
     in_memory: whether tasks share this process's memory, and so its in-memory stores.
     """

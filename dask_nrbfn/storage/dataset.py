@@ -29,7 +29,8 @@ from dask_nrbfn.storage.array import (
     read_rows,
 )
 from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
-from dask_nrbfn.storage.group import Location, attributes_of, metadata_named, normalize, open_group
+from dask_nrbfn.storage.group import attributes_of, metadata_named, open_group
+from dask_nrbfn.storage.location import Location, normalize
 
 Block = TypeVar("Block")
 

@@ -1,7 +1,7 @@
 """Zarr groups that fail loudly.
 
-Arrays carry a checksum, missing chunks are errors instead of fill values, and a new group takes
-the place of an old one only when it is complete.
+Attributes carry a checksum, and missing chunks are errors instead of fill values. One job at a time
+writes to a group, and a new group takes the place of an old one only when it is complete.
 """
 
 import fcntl
@@ -48,24 +48,21 @@ from dask_nrbfn.storage.location import (
     RemoteLocation,
     explained,
     file_system,
+    hidden_sibling,
     local_path,
     move_group,
+    normalize,
     occupied,
     open_store,
     real_path,
     remote,
     remove_tree,
 )
-from dask_nrbfn.storage.location import hidden_sibling as hidden_sibling
-from dask_nrbfn.storage.location import normalize as normalize
 
 logger = logging.getLogger(__name__)
 
 RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
-
-# All other keys are those of chunks.
-METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 MOVED, BUILT = ".replaced", ".unfinished"
 """Suffixes of the hidden names of a directory that another replaces, and of one that is built."""
@@ -87,7 +84,7 @@ class StrictStore(WrapperStore[Store]):
     ) -> Buffer | None:
         """Return the value of a key; None if the key is of missing metadata."""
         value = await super().get(key, prototype, byte_range)
-        if value is None and not key.endswith(METADATA_NAMES):
+        if value is None and not key.endswith("zarr.json"):
             raise MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
         return value
 
@@ -404,6 +401,33 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
         replace_group(scratch, location)
 
 
+def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
+    """Raise an error if a group must not be written to `location`."""
+    something_is_there = exists(location)
+    check_outside_groups(location)
+    if not something_is_there:
+        return
+    if not overwrite:
+        raise ExistsError(
+            f"{location} already exists.",
+            f"Give another path, or set `overwrite` to replace the {kind}.",
+        )
+    found = None
+    with suppress(MissingDataError, DamagedDataError):
+        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
+    if found != f"dask_nrbfn.{kind}":
+        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
+        raise ExistsError(
+            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
+        )
+
+
+def check_outside_groups(location: Location) -> None:
+    """Raise ParameterError if a local path is inside a group."""
+    if (path := local_path(location)) is not None:
+        check_path_outside_groups(path)
+
+
 @contextmanager
 def scratch_beside(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
@@ -545,6 +569,18 @@ def replace_path(new: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_group(location: Location) -> None:
+    """Delete a group at a path or URL."""
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True)
+    elif url is not None:
+        remove_tree(url)
+
+
+# Groups inside a group
+
+
 def flush_member(location: Location, name: str) -> None:
     """Wait until a group inside another is on the disk; object stores need no wait."""
     if (path := local_path(location)) is not None:
@@ -578,39 +614,3 @@ def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:
                 await target.store.set(new + key.removeprefix(old), value)
 
     run_in_zarr(copy())
-
-
-def remove_group(location: Location) -> None:
-    """Delete a group at a path or URL."""
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        shutil.rmtree(path, ignore_errors=True)
-    elif url is not None:
-        remove_tree(url)
-
-
-def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if a group must not be written to `location`."""
-    something_is_there = exists(location)
-    check_outside_groups(location)
-    if not something_is_there:
-        return
-    if not overwrite:
-        raise ExistsError(
-            f"{location} already exists.",
-            f"Give another path, or set `overwrite` to replace the {kind}.",
-        )
-    found = None
-    with suppress(MissingDataError, DamagedDataError):
-        found = attributes_of(_open(location, kind="group", mode="r")).get("kind")
-    if found != f"dask_nrbfn.{kind}":
-        what = f"a {found}" if found is not None else f"not a dask_nrbfn.{kind}"
-        raise ExistsError(
-            f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
-        )
-
-
-def check_outside_groups(location: Location) -> None:
-    """Raise ParameterError if a local path is inside a group."""
-    if (path := local_path(location)) is not None:
-        check_path_outside_groups(path)

@@ -85,11 +85,6 @@ def parts_in(name: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def is_part_of(parts: range, other: range) -> bool:
-    """Return whether a sum contains the sum of fewer parts."""
-    return parts != other and other.start <= parts.start and parts.stop <= other.stop
-
-
 def block_rows(n_basis: int) -> int:
     """Return the number of rows of a block with `n_basis` activations per row.
 

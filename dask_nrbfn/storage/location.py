@@ -23,6 +23,9 @@ _METADATA_TIMEOUT_S = 30
 # This process must see what others write, such as the parts of a run.
 _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
+# A command gets its settings from the environment; in Python a location can have storage options.
+_WHERE = "in the environment variables or storage options"
+
 # Object below a location while a group is moved to it; the object stays if the move fails.
 _MOVING = ".dask_nrbfn.moving"
 
@@ -222,8 +225,8 @@ def file_system(location: RemoteLocation) -> tuple[Any, str]:
         ) from error
     except (TypeError, ValueError) as error:
         raise ParameterError(
-            f"{location} cannot be opened with these storage options ({error}).",
-            "Check the URL's protocol and the arguments of its fsspec file system.",
+            f"{location} cannot be opened ({error}).",
+            f"Check the protocol, and the arguments of its fsspec file system {_WHERE}.",
         ) from error
     return fs, path
 
@@ -244,11 +247,11 @@ def explained(place: str) -> Iterator[None]:
         if isinstance(error, TimeoutError):
             reason = f"no answer in {_METADATA_TIMEOUT_S} s"
         problem = f"{place} cannot be read or written ({reason})."
-        remedy = "Check the network, the endpoint and the storage options, and try again."
+        remedy = f"Check the network, and the endpoint {_WHERE}, and try again."
         # Every cloud's library has its own error for missing credentials.
         if isinstance(error, PermissionError) or "credential" in reason.lower():
             problem = f"access to {place} is refused ({reason})."
-            remedy = "Check the credentials, their permissions and the storage options."
+            remedy = f"Check the credentials {_WHERE}, and their permissions."
         raise StorageError(problem, remedy) from error
 
 

@@ -28,16 +28,14 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_stored, read_rows, update_digest, write_array
 from dask_nrbfn.storage.dataset import check_columns
 from dask_nrbfn.storage.group import (
-    Location,
     attributes_of,
     check_identity,
     mark_complete,
     metadata_named,
-    normalize,
     open_group,
     replacing_group,
 )
-from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.location import Location, join, normalize
 from dask_nrbfn.storage.run import latest_place, model_name
 
 # Fields of a model that are attributes as they are.

@@ -41,20 +41,17 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     RESTORE,
-    Location,
     attributes_of,
     check_sealed,
     copy_member,
     delete_members,
     exists,
     flush_member,
-    hidden_sibling,
     locked_group,
     make_groups,
     mark_complete,
     member_names,
     metadata_named,
-    normalize,
     open_group,
     replace_group,
     replacing_group,
@@ -62,8 +59,8 @@ from dask_nrbfn.storage.group import (
     values_named,
     write_group,
 )
-from dask_nrbfn.storage.layout import PartLayout, is_part_of, part_name, parts_in
-from dask_nrbfn.storage.location import local_path, remote
+from dask_nrbfn.storage.layout import PartLayout, part_name, parts_in
+from dask_nrbfn.storage.location import Location, hidden_sibling, local_path, normalize, remote
 
 logger = logging.getLogger(__name__)
 
@@ -365,11 +362,12 @@ class Run:
         stored = self._stored_parts(stage)
         written = zip(stored, self._attempts(stage, *stored), strict=True)
         complete = {parts: attempt["record"] for parts, attempt in written if attempt}
-        finished = {
-            parts: record
-            for parts, record in complete.items()
-            if not any(is_part_of(parts, other) for other in complete)
-        }
+        finished: dict[range, dict[str, Any]] = {}
+        end = 0
+        # Sums are nested or disjoint, so here a sum comes before the parts that it contains.
+        for parts in sorted(complete, key=lambda parts: (parts.start, -parts.stop)):
+            if parts.stop > end:
+                finished[parts], end = complete[parts], parts.stop
         self.drop_part(stage, *(parts for parts in stored if parts not in finished))
         return finished
 

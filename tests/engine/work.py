@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from dask_nrbfn.engine.threads import worker_environment
 from tests.engine.processes import PATIENCE_S, wait_until
 
 
@@ -75,17 +76,8 @@ def environment():
     """Return what libraries of this process use, and were told."""
     import numba
 
-    names = (
-        "MALLOC_TRIM_THRESHOLD_",
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMBA_NUM_THREADS",
-        "NUMBA_THREADING_LAYER",
-        "OPENBLAS_THREAD_TIMEOUT",
-    )
     return {
-        "variables": {name: os.environ.get(name) for name in names},
+        "variables": {name: os.environ.get(name) for name in worker_environment(1)},
         "blas": [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"],
         "numba": numba.config.NUMBA_NUM_THREADS,
     }

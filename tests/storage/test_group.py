@@ -288,12 +288,6 @@ def test_location__joined_and_beside(tmp_path, monkeypatch):
 # test here can check it.
 
 
-@pytest.fixture
-def group(tmp_path):
-    write_group(tmp_path / "run", {"count": 0})
-    return open_group(tmp_path / "run", kind="run", writable=True)
-
-
 def write_group(place, attributes):
     with replacing_group(place, kind="run", overwrite=False) as group:
         mark_complete(group, kind="run", attributes=attributes)
@@ -315,7 +309,8 @@ while True:
 """
 
 
-def test_update_record__killed_at_any_moment(group, tmp_path):
+def test_update_record__killed_at_any_moment(tmp_path):
+    write_group(tmp_path / "run", {"count": 0})
     for delay_s in (0.0, 0.029):
         process = subprocess.Popen(
             [sys.executable, "-c", UPDATE, tmp_path / "run"], stdout=subprocess.PIPE, text=True
