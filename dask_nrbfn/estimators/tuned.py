@@ -1,7 +1,7 @@
 """Networks whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import ClassNetwork
 from dask_nrbfn.estimators.network import LearningNetwork, documented
 from dask_nrbfn.estimators.regressor import NumberNetwork
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import TUNED, TuneParams
+from dask_nrbfn.stages.context import Combination
 from dask_nrbfn.storage.run import Run
 
 
@@ -55,10 +57,7 @@ class TunedNetwork(LearningNetwork):
         self.cv_results_ = _cv_results(tuning["tried"] or path, error)
 
 
-_COMBINED = (
-    *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
-    *("penalty", "alpha"),
-)
+_COMBINED = (*(each.name for each in fields(Combination)), *Ridge._fields)
 
 
 def _cv_results(tried: Sequence[Mapping[str, Any]], error: str) -> dict[str, Any]:
@@ -101,8 +100,9 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         rows also rank and attainable, see `dask_nrbfn.numeric.risk.SpectralBounds`. None if the
         system is singular.
     cv_results_ : dict of list and ndarray (m,)
-        The combinations that were tried, in the form of scikit-learn's `GridSearchCV`, with the
-        accuracy on held-out rows as score. Later rounds, which have more rows, rank first.
+        The combinations that were tried, in the form of scikit-learn's `GridSearchCV`: params,
+        param_alpha and so on, mean_test_score (the accuracy on held-out rows), rank_test_score and
+        round. Later rounds have more rows and rank first. The entries of `path_` without a search.
     losses_ : list of dict
         For every loss the number of passes over the rows, the rule that stopped the passes, and the
         figures of held-out rows. Empty if only the squared loss was tried.

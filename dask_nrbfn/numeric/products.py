@@ -103,7 +103,7 @@ def factor_in_place(matrix: Floats) -> bool:
 def solve_in_place(factor: Floats, right: Floats) -> None:
     """Replace `right` (K, r) by ``right @ matrix^-1``; ``2 K r^2`` flops; see `factor_in_place`.
 
-    Also if the factor is on a GPU, `right` is on the host.
+    `right` is on the host, also if the factor is on a GPU.
     """
     if (gpu := gpu_of(factor)) is not None:
         solved = gpu.upload(right)

@@ -123,9 +123,8 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the given basis rows, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
-        values = values[
-            np.random.default_rng(run.chosen_params.random_state).permutation(len(values))
-        ]
+        rng = np.random.default_rng(run.chosen_params.random_state)
+        values = values[rng.permutation(len(values))]
     return Chosen.of_points(values[:size])
 
 

@@ -139,15 +139,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
         if most == n_basis < n_below:
             cap = most
-            at_most = (
-                "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
-            )
+            limit = "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
             logger.warning(
                 "basis: %d rows are below the threshold %g, but %s at most %d basis rows. Give a "
                 "basis size to choose another number.",
                 n_below,
                 params.confidence_threshold,
-                at_most,
+                limit,
                 cap,
             )
     return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}

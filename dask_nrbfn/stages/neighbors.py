@@ -50,9 +50,9 @@ _MIN_APPROXIMATE_ROWS = 4096
 
 
 def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
-    """Return the map of rows to those that are searched: scaled, centred, in a search's precision.
+    """Return the function that scales and centres rows, in the precision of the search.
 
-    Rows in CSR are not centred, because that would fill them.
+    It does not centre rows in CSR, because that would fill them.
     """
     scaling, centre = read_scaling(run), np.zeros(())
     dtype = search_dtype(dataset.dtype, run.decisions["neighbors"]["method"])
@@ -60,10 +60,17 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
         centre = read_statistics(run).exact_centre()
 
     def place(X: Rows) -> Rows:
-        if is_sparse(X):
-            # Values that become 0 in single precision are not stored.
-            return canonical(scaling.apply(X).astype(dtype, copy=False))
-        return (scaling.apply(X) - centre).astype(dtype, copy=False)
+        rows = scaling.apply(X) if is_sparse(X) else scaling.apply(X) - centre
+        try:
+            with np.errstate(over="raise"):
+                rows = rows.astype(dtype, copy=False)
+        except FloatingPointError:
+            raise RecallError(
+                "X has values that are too large for the single precision of the search.",
+                "Give `scale`=standard, in a new run.",
+            ) from None
+        # Values that become 0 in single precision are not stored.
+        return canonical(rows) if is_sparse(rows) else rows
 
     return place
 
@@ -174,9 +181,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
         run.require_row_array("neighbors/indices", np.int64, k)
         run.require_row_array("neighbors/distances", np.float64, k)
     if search.n_candidates is not None:
-        layout = PartLayout.of(search.n_candidates, run.params.n_parts)
-        run.decide(bases.CANDIDATES, asdict(layout))
-        found = _search_candidates(run, dataset, job.engine)
+        run.decide(bases.CANDIDATES, asdict(PartLayout.of(search.n_candidates, run.params.n_parts)))
+        found = {"distance_sum": _search_candidates(run, dataset, job.engine)}
     elif search.n_partitions > 1:
         found = _search_in_partitions(run, dataset, job.engine, search)
     elif search.method == "exact":
@@ -191,14 +197,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
     """Raise RecallError if neighbours are too near to each other for single precision."""
-    if np.can_cast(dataset.dtype, search_dtype(dataset.dtype, method)):
+    same = np.can_cast(dataset.dtype, search_dtype(dataset.dtype, method))
+    if same or run.chosen_params.scale != "none":
         return
-    spread = 0.0
-    if run.chosen_params.scale == "none":
-        statistics = read_statistics(run)
-        # Rows in CSR are not centred.
-        away = statistics.mean if dataset.is_sparse else 0.0
-        spread = float(np.linalg.norm(np.hypot(statistics.standard_deviation, away)))
+    statistics = read_statistics(run)
+    # Rows in CSR are not centred.
+    away = statistics.mean if dataset.is_sparse else 0.0
+    spread = float(np.linalg.norm(np.hypot(statistics.standard_deviation, away)))
     if spread * np.finfo(np.float32).eps > _MOST_ROUNDING * mean_distance:
         raise RecallError(
             f"the rows spread over {spread:.3g}, but neighbours are {mean_distance:.3g} apart: the "
@@ -207,13 +212,12 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
         )
 
 
-def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Store the row numbers of the candidates and their neighbours among all rows."""
+def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> float:
+    """Store the candidates and their neighbours among all rows; return the sum of distances."""
     if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
         run_task(engine, _draw, run, dataset, label="neighbors")
     place, rows = "neighbors", run.read("neighbors/rows")
-    found = search_rows_exactly(run, dataset, engine, stage="candidates", rows=rows, into=place)
-    return {"distance_sum": found}
+    return search_rows_exactly(run, dataset, engine, stage="candidates", rows=rows, into=place)
 
 
 def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
@@ -596,7 +600,7 @@ def _audit(job: StageJob) -> dict[str, Any]:
 
 
 def check_recall(run: Run, min_recall: float) -> None:
-    """Check the recall of a run."""
+    """Raise RecallError if the recall of a run is below `min_recall`."""
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return

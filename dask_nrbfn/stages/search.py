@@ -110,7 +110,7 @@ _FIRST_SIZES = tuple(2**power for power in range(4, 11))
 # Up to this size a basis costs so little that only the error decides.
 _CHEAP = 256
 
-# A linear model is compared only on tables with at most this many columns.
+# Most columns of a linear model, whose time grows with their square.
 _MOST_LINEAR = 1000
 
 # Sampled rows for each row of the largest basis.
@@ -323,9 +323,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """Try all combinations on a sample; return their results and the best.
 
     "tried" has every combination with its best penalty and alpha and the figures of its last round,
-    "rounds" their sizes, "stopped" why no other widths were tried, "narrowed" the
-    penalty and the alphas that are left to try, "curve" a combination with bases of several sizes,
-    and "finals" the combinations that were compared in the end.
+    "rounds" their sizes, "stopped" why no other widths were tried, "narrowed" the penalty and the
+    alphas that are left to try, "curve" a combination with bases of several sizes, "finals" the
+    combinations that were compared in the end, and "linear" the loss of a linear model.
     """
     run, dataset, engine, tuning = job.run, job.dataset, job.engine, job.run.tuning
     assert tuning is not None
@@ -351,7 +351,6 @@ def _compute(job: StageJob) -> dict[str, Any]:
     if curve:
         chosen["basis_size"] = smallest_of(curve).n_basis
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    linear = _compare_linear(job, winner) if winner else None
     left = winner.entry if winner else search.judged[best]
     return {
         "tried": [*search.judged.values()],
@@ -363,7 +362,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
-        "linear": linear,
+        "linear": _compare_linear(job, winner) if winner else None,
     }
 
 
@@ -379,7 +378,7 @@ def _compare_linear(job: StageJob, winner: Final) -> float | None:
     if gains[0] > 2 * errors[0]:
         logger.warning(
             "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
-            "network is %.4g. Tune with a greater effort, or use the linear model.",
+            "network is %.4g. Use the linear model, or tune with a greater effort if there is one.",
             judged_sums(dataset).compared[0].replace("_", " "),
             linear.loss,
             winner.loss,
@@ -519,7 +518,7 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
 def _try_linear(run: Run, dataset: Dataset) -> PartResult:
     """Return the losses of linear functions of the columns on the rows that judge finals."""
     assert run.tuning is not None
-    none = Chosen(np.empty((0, dataset.n_features)), np.empty(0, np.int64))
+    none = Chosen.of_points(np.empty((0, dataset.n_features)))
     table = read_sample(run, dataset, _SAMPLE, none, run.tuning.folds)
     n_held_out = n_judged_folds(len(table.folds), run.tuning.folds)
     scores = table.linear_scores(read_scaling(run, "standard"), n_held_out=n_held_out)

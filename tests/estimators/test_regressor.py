@@ -127,14 +127,14 @@ def test_regressor__what_belongs_to_classes_is_refused():
 
 @pytest.mark.slow
 def test_tuned_regressor__attributes_and_searches():
-    tuned = NRBFNRegressorCV(effort="quick",
-        alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0), features=("plain",), basis_size=20,
-        scale="standard",
-    ).fit(X, T)  # fmt: skip
+    options = {"alphas": (1e-3, 1e-6), "width_factors": (0.5, 1.0), "features": ("plain",)}
+    tuned = NRBFNRegressorCV(effort="quick", basis_size=20, scale="standard", **options).fit(X, T)
     assert (tuned.alpha_, tuned.width_factor_) in [(a, w) for a in (1e-3, 1e-6) for w in (0.5, 1.0)]
     assert len(tuned.r2_) == len(tuned.rmse_) == len(tuned.mae_) == 2
     assert tuned.relative_error_ == min(entry["relative_error"] for entry in tuned.path_)
     assert set(tuned.cv_results_["param_width_factor"]) >= {0.5, 1.0}
+    tuned.set_params(width_factors=(1.0,), localities=(0.0, 0.1)).fit(X, T)
+    assert sorted(tuned.cv_results_["param_locality"]) == [0.0, 0.0, 0.1, 0.1]
     pipeline = make_pipeline(StandardScaler(), NRBFNRegressor(basis_size=15))
     search = GridSearchCV(pipeline, {"nrbfnregressor__alpha": [1e-2, 1e-6]}, cv=2)
     assert search.fit(X, y).best_score_ > 0.3

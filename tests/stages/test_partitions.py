@@ -23,15 +23,8 @@ SCRATCH = ("partitions", "candidates", "repair")
 
 
 def params(**changes):
-    chosen = {
-        "n_neighbors": 10,
-        "neighbors": "exact",
-        "n_partitions": 4,
-        "overlap": 3,
-        "basis_size": 30,
-        "alpha": 1e-4,
-        "n_parts": 3,
-    }
+    chosen = {"n_neighbors": 10, "neighbors": "exact", "n_partitions": 4, "overlap": 3}
+    chosen |= {"basis_size": 30, "alpha": 1e-4, "n_parts": 3}
     return FitParams(**(chosen | changes))
 
 
@@ -147,6 +140,12 @@ def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkey
     assert caught.value.problem.startswith("5 rows have fewer than n_neighbors=10")
     assert "Lower n_partitions or raise overlap" in caught.value.remedy
     assert "neighbors" not in Run.open(place).stages
+
+
+def test_search__refuses_values_beyond_single_precision():
+    X, y = spirals(200)
+    with pytest.raises(RecallError, match="too large for the single precision of the search"):
+        fit(X * 2.0**200, y, params(neighbors="approximate", scale="none"))
 
 
 def bits(run):
