@@ -222,8 +222,8 @@ def file_system(location: RemoteLocation) -> tuple[Any, str]:
         ) from error
     except (TypeError, ValueError) as error:
         raise ParameterError(
-            f"{location} cannot be opened with these storage options ({error}).",
-            "Check the URL's protocol and the arguments of its fsspec file system.",
+            f"{location} cannot be opened with these settings ({error}).",
+            "Check the URL's protocol and the settings of its fsspec file system.",
         ) from error
     return fs, path
 
@@ -244,11 +244,11 @@ def explained(place: str) -> Iterator[None]:
         if isinstance(error, TimeoutError):
             reason = f"no answer in {_METADATA_TIMEOUT_S} s"
         problem = f"{place} cannot be read or written ({reason})."
-        remedy = "Check the network, the endpoint and the storage options, and try again."
+        remedy = "Check the network, the address and the settings of the store, and try again."
         # Every cloud's library has its own error for missing credentials.
         if isinstance(error, PermissionError) or "credential" in reason.lower():
             problem = f"access to {place} is refused ({reason})."
-            remedy = "Check the credentials, their permissions and the storage options."
+            remedy = "Check the credentials, their permissions and the settings of the store."
         raise StorageError(problem, remedy) from error
 
 
