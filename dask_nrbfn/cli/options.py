@@ -16,8 +16,8 @@ from dask_nrbfn.params import FitParams, Params, TuneParams
 _TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
 _TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
 
-# Everything but `Params`: usage and help. Options without a value are
-# flags. The functions that get the values have the defaults.
+# Everything but `Params`: usage and help. Options without a value are flags. The functions that get
+# the values have the defaults.
 _OPTIONS: dict[str, str] = {
     # Where the parts of the rows are.
     "x NAME": "The features. Array of .npz or Zarr [default: X]; X, raw/X, layers/NAME or "

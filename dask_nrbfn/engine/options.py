@@ -16,14 +16,14 @@ class EngineOptions(Params):
     read are a ParameterError.
     """
 
-    scheduler: str | None = word(None, "", "A running scheduler.", none="none", metavar="ADDRESS")
+    scheduler: str | None = word(None, "", "A running scheduler.", none="unset", metavar="ADDRESS")
     scheduler_file: str | None = word(
-        None, "", "File that a running scheduler wrote.", none="none", metavar="FILE"
+        None, "", "File that a running scheduler wrote.", none="unset", metavar="FILE"
     )
     workers: int | None = count(None, "Local processes; 0: only this one.", least=0, none="0")
     threads: int | None = count(None, "Threads of each process.", none="the cores / workers")
     memory: str | None = word(
-        None, "", "Limit of each process, as 4GiB.", none="all / workers", metavar="BYTES"
+        None, "", "Limit of each process, such as 4GiB.", none="all / workers", metavar="BYTES"
     )
     device: Literal["cpu", "gpu"] = word(
         "cpu",

@@ -25,7 +25,7 @@ from dask_nrbfn.report.formats import label_texts
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
 
-# Number of bars of a histogram, of drawn targets, and of classes of a legend.
+# Number of bars of a histogram, of drawn targets, and of named classes.
 _BARS, _MOST_DRAWN, _MOST_NAMED = 50, 4, 10
 
 

@@ -1,4 +1,4 @@
-"""Reports as text and as JSON."""
+"""Reports as text."""
 
 import textwrap
 from typing import Any

@@ -79,7 +79,7 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """Figures, warnings and tables about one side of a run: as text, on the page and as JSON."""
+    """Figures, warnings and tables about one side of a run: as text and on the page."""
 
     title: str
     figures: Mapping[str, Any] = field(default_factory=dict)

@@ -101,8 +101,8 @@ class File:
             fs, path = url_to_fs(self.path, use_listings_cache=False, **self.storage_options)
         except (ImportError, TypeError, ValueError) as error:
             raise ParameterError(
-                f"{self} cannot be opened with these storage options ({error}).",
-                "Check the URL and the arguments of its fsspec file system. Install dask-nrbfn[s3] "
+                f"{self} cannot be opened with these settings ({error}).",
+                "Check the URL and the settings of its fsspec file system. Install dask-nrbfn[s3] "
                 "for s3://, dask-nrbfn[gcs] for gs:// or dask-nrbfn[http] for http://.",
             ) from error
         return fs, path
@@ -125,7 +125,7 @@ class File:
             text = f"{type(reason).__name__}: {reason}".rstrip(".: ")
             raise StorageError(
                 f"{self} cannot be read ({text}).",
-                "Check the address, the credentials and the storage options, and try again.",
+                "Check the address, the credentials and the settings of the store, and try again.",
             ) from error
 
 

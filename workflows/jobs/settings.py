@@ -26,7 +26,7 @@ SOURCE_KEYS = {
 }
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
-ENGINE_KEYS = dict.fromkeys([*EngineOptions.options(), "bar"], object)
+ENGINE_KEYS = {**dict.fromkeys(EngineOptions.options(), object), "bar": bool}
 NIGHT_KEYS = {
     "incoming": dict,
     "max_error_rate": object,
@@ -35,17 +35,12 @@ NIGHT_KEYS = {
     "refresh": bool,
 }
 OUTPUT_KEYS = {"directory": str}
-TYPE_NAMES = {
-    dict: "a table",
-    int: "a whole number",
-    str: "text",
-    bool: "true or false",
-}
+TYPE_NAMES = {dict: "a table", int: "a whole number", str: "text", bool: "true or false"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NightSettings(Params):
-    """What is asked of a night; night.toml describes each key."""
+    """The keys of [night]; night.toml describes each."""
 
     incoming: Mapping[str, Any]
     max_error_rate: float = number(0.0, "", least=0)
