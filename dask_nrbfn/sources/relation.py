@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _MEMORY, _MOST_THREADS = "512MB", 4
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
-_QUERY, _SNIFFED_ROWS = "the query", 100_000
+_QUERY, SNIFFED_ROWS = "the query", 100_000
 _REMEDY = (
     "Correct the table or the query. To read a text table with other options of DuckDB, pass "
     "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
@@ -329,9 +329,11 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     wanted = "HasHeader, DateFormat, TimestampFormat"
     sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
     has_header, *formats = sniffed.fetchall()[0]
-    options += f", {_how(reading)}"
-    typed = connection.sql(f"FROM read_csv({paths}, {options})")
-    options += ", all_varchar = true"
+    how, marks = _how(reading), reading.marks(MISSING_VALUES)
+    typed = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
+    # `value_of` finds marks between blanks, unless they are numbers.
+    padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
+    options = f"{_text_options(reading, padded)}, {how}, all_varchar = true"
     if "header" not in options:
         options += f", header = {str(has_header).lower()}"
     relation = connection.sql(f"FROM read_csv({paths}, {options})")
@@ -347,22 +349,20 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
         relation,
         connection,
         found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
-        marks=reading.marks(MISSING_VALUES),
+        marks=marks,
         written={name: value for name, value in written.items() if value},
     )
 
 
-def _text_options(reading: Reading) -> str:
+def _text_options(reading: Reading, padded: Sequence[str] = ("{}", " {}")) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit."""
     known = {} if reading.schema is None else reading.schema.written
     delimiter = reading.delimiter or known.get("delimiter")
-    # Cells may be between blanks.
-    padded = ("{}",) if delimiter == " " else ("{}", " {}", "{} ", " {} ", "  {}  ")
-    marks = ("", *reading.marks(MISSING_VALUES))
-    nulls = dict.fromkeys(each.format(mark) for mark in marks for each in padded)
+    padded, marks = padded[: 1 if delimiter == " " else None], reading.marks(MISSING_VALUES)
+    nulls = dict.fromkeys(each.format(mark) for mark in ("", *marks) for each in padded)
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
-        "sample_size": _SNIFFED_ROWS,
+        "sample_size": SNIFFED_ROWS,
         # A row that begins with # is a row.
         "comment": "''",
     }

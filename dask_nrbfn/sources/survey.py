@@ -49,12 +49,9 @@ def text_of(table: Table, name: str) -> str:
         is_whole = f"abs({own}::DOUBLE) < 1e15 AND {own} = floor({own})"
         text = f"CASE WHEN {is_whole} THEN {own}::BIGINT::VARCHAR ELSE {own}::VARCHAR END"
         return f"CASE WHEN NOT isnan({own}::DOUBLE) THEN {text} END"
-    text = f"nullif(trim({own}::VARCHAR), '')"
-    if not table.marks:
-        return text
     # DuckDB would join longer lists of IN, and lose the order of rows.
-    marks = ", ".join(map(literal, table.marks))
-    return f"CASE WHEN list_position([{marks}], {text}) IS NULL THEN {text} END"
+    none, text = ", ".join(map(literal, ("", *table.marks))), f"trim({own}::VARCHAR)"
+    return f"CASE WHEN list_position([{none}], {text}) IS NULL THEN {text} END"
 
 
 def value_of(table: Table, name: str, kind: Kind) -> str:
@@ -75,7 +72,10 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
         # Text may have an offset from UTC.
         times.append(f"TRY_CAST({text} AS TIMESTAMPTZ)::TIMESTAMP")
         value = f"(epoch_us(coalesce({', '.join(times)})) / 86400e6)"
-    return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, 'inf'::DOUBLE) END"
+    marks = "|".join(map(re.escape, ("", *table.marks)))
+    is_mark = f"regexp_full_match({own}::VARCHAR, {literal(f' *({marks}) *')})"
+    # Only cells without a value are matched.
+    return f"coalesce({value}, CASE WHEN NOT {is_mark} THEN 'inf'::DOUBLE END)"
 
 
 def stored_of(table: Table, column: Column) -> str:

@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import has_kinds, labels_of
-from dask_nrbfn.sources.relation import Table, kind_of, table_in_memory, table_of
+from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
     MISSING_VALUES,
     Block,
@@ -48,6 +48,7 @@ _TYPES_OF_TEXTS = {
     # Numbers with leading zeros, as of postal codes, are text.
     "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT regexp_full_match({0}, '[+-]?0[0-9].*')",
 }
+_ARE_NUMBERS = f"bool_and({{0}} IS NULL OR ({_TYPES_OF_TEXTS['DOUBLE']})) AND count({{0}}) > 0"
 
 
 @dataclass(kw_only=True)
@@ -142,18 +143,36 @@ def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
         logger.warning("%s: column %s has a category that training did not have in %s", *told)
 
 
+def _with_numbers(table: Table, names: Sequence[str]) -> Table:
+    """Return a text table in which columns of text are numbers if those of the first rows are.
+
+    DuckDB reads decimals with a blank after them, and marks between many blanks, as text.
+    """
+    texts = [name for name in names if table.found.get(name) == "VARCHAR"]
+    # A few rows show that most columns are text.
+    for n_rows in (100, SNIFFED_ROWS):
+        asked = [f"{text_of(table, name)} AS c{j}" for j, name in enumerate(texts)]
+        tests = [_ARE_NUMBERS.format(f"c{j}") for j in range(len(texts))]
+        if texts:
+            rows = table.relation.limit(n_rows).project(", ".join(asked))
+            are = table.first_row(rows.aggregate(", ".join(tests)))
+            texts = [name for name, is_number in zip(texts, are, strict=True) if is_number]
+    return replace(table, found={**table.found, **dict.fromkeys(texts, "DOUBLE")})
+
+
 def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[str, str]:
     """Return the SQL types of the columns with labels and ids, for text found in one pass."""
-    types, asked = dict[str, str](), dict[str, str]()
+    types, texts, asked = dict[str, str](), dict[str, str](), []
     for name in filter(None, (schema.label, schema.id)):
         of = table.types[name]
         if name in table.found:
-            text = text_of(table, name)
+            text = f"t{len(texts)}"
+            texts[name] = f"{text_of(table, name)} AS {text}"
             cases = [
                 f"WHEN bool_and({test.format(text)}) FILTER ({text} IS NOT NULL) THEN '{type_name}'"
                 for type_name, test in _TYPES_OF_TEXTS.items()
             ]
-            asked[name] = f"CASE {' '.join(cases)} ELSE 'VARCHAR' END"
+            asked.append(f"CASE {' '.join(cases)} ELSE 'VARCHAR' END")
         elif kind_of(of) in (None, "date"):
             raise DataError(
                 f"Column {name!r} of {table.origin} has type {of}.",
@@ -164,8 +183,8 @@ def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[st
         else:
             types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
     if asked:
-        found = table.first_row(table.relation.aggregate(", ".join(asked.values())))
-        types |= dict(zip(asked, found, strict=True))
+        rows = table.relation.project(", ".join(texts.values()))
+        types |= dict(zip(texts, table.first_row(rows.aggregate(", ".join(asked))), strict=True))
     if schema.label is not None and schema.label in table.found and are_texts:
         types[schema.label] = "VARCHAR"
     if schema.id and types[schema.id] == "DOUBLE":
@@ -203,11 +222,11 @@ def open_rows(reading: Reading) -> TableSource:
         )
         for name, sql in _roles_sql(table, schema, named).items()
     }
-    columns: Values
     if known is None:
         chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
         names = [name for name in table.names if name in chosen]
-        columns = values_of(table, names, reading.kinds)
+        table = _with_numbers(table, names)
+        columns: Values = values_of(table, names, reading.kinds)
     else:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
     cells = survey(table, roles | columns, fills=fills)

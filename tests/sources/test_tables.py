@@ -720,3 +720,13 @@ def test_numeric__marks_between_many_blanks_are_missing(tmp_path):
     source = open_source(tmp_path / "rows.csv", numeric="a", missing="impute")
     (block,) = source.blocks(4)
     np.testing.assert_array_equal(block.X[:, 0], [1.5, np.nan, np.nan, 3.5])
+
+
+@pytest.mark.parametrize("missing_values", [None, ["-999", "NA"]])
+def test_marks__between_blanks_are_missing(tmp_path, missing_values):
+    mark = " -999 " if missing_values else "  ?  "
+    (tmp_path / "rows.csv").write_text(f"a,b\n 1.5,0\n{mark},1\n NA,2\n  ,3\n3.5 ,4\n")
+    source = open_source(tmp_path / "rows.csv", missing="impute", missing_values=missing_values)
+    assert source.schema.columns[0].kind == "number"
+    (block,) = source.blocks(5)
+    np.testing.assert_array_equal(block.X[:, 0], [1.5, np.nan, np.nan, np.nan, 3.5])
