@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.small_fit import (
     SmallTable,
     learned_root,
     network_moments,
+    solved_network,
     try_networks,
 )
 from dask_nrbfn.numeric.targets import Targets
@@ -133,8 +134,9 @@ STEPS = (1.0, 0.25, 0.5, 2.0)
 # Width factors of a round that learns column weights, as multiples of the best factor so far.
 STEPS_OF_ROUND = (0.5, 1.0, 2.0)
 
-# Column weights, width and alpha are chosen on at most this many rows for each basis row.
-TRIAL_ROWS = 8
+# Column weights and width are chosen with half of the basis, but not fewer than `_LEAST_TRIAL`
+# basis rows, and on at most this many rows for each basis row. Alpha falls as a basis grows.
+TRIAL_ROWS, _LEAST_TRIAL = 8, 500
 
 # The held-out fold that chooses column weights, width and alpha, and its minimum number of rows.
 _JUDGING, _FEWEST_JUDGED = 0, 10
@@ -182,35 +184,40 @@ def fit_cell(
     """Return the network of a cell; `network` has the width factor of the table and all ridges.
 
     One held-out fold chooses the network; the width factor and the column weights of the table stay
-    unless the gain of others is more than chance. Then every fold is held out once. If all targets
-    are equal, or the system is singular, the scores are the mean of the targets.
+    unless the gain of others is more than chance. Then every fold is held out once, and decides
+    between the alphas next to the chosen. If all targets are equal, or the system is singular, the
+    scores are the mean of the targets.
     """
     if (table.y == table.y[0]).all():
         return _constant(table, n_folds)
-    r = table.basis.shape[0]
-    drawn = table.thinned(TRIAL_ROWS * r, r)
+    size = trial_size(table.basis.shape[0])
+    drawn = table.thinned(TRIAL_ROWS * size, size)
     chosen = _choose(drawn, scaling, network, n_rounds=n_rounds, each=each, threads=threads)
-    features, shares, moments = network_moments(
-        table, chosen.scaling, chosen.network, threads=threads
-    )
-    penalty = penalty_named(chosen.network.ridges[0].penalty)
-    solved = SolvedCell.of(
-        moments,
-        table.targets,
-        alpha=_alpha(chosen),
-        normalized=features.normalized,
-        penalty=penalty.of(lambda: features, shares),
-    )
-    if solved is None:
-        return _constant(table, n_folds)
-    ((_, held_out),) = try_networks(
+    own = chosen.network
+    if math.isfinite(chosen.figure):
+        own = replace(own, ridges=_next_to(own.ridges[0], network.ridges)[-2:])
+    (tried,) = try_networks(
         table,
         chosen.scaling,
-        [chosen.network],
+        [own],
         held_out=range(n_folds),
+        smoothly=True,
         scored=True,
         threads=threads,
     )
+    entry, held_out = tried.entry, tried.scores
+    if entry["alpha"] is None:
+        return _constant(table, n_folds)
+    features, shares, moments = network_moments(table, chosen.scaling, own, threads=threads)
+    solved = SolvedCell.of(
+        moments,
+        table.targets,
+        alpha=entry["alpha"],
+        normalized=features.normalized,
+        penalty=penalty_named(entry["penalty"]).of(lambda: features, shares),
+    )
+    if solved is None:
+        return _constant(table, n_folds)
     return CellFit(
         basis=table.basis,
         root=_further_root(scaling, chosen.scaling, table.X.shape[1]),
@@ -252,9 +259,10 @@ def _choose(
             threads=threads,
         )
         smooth = sums_of(table.targets).smooth
+        entries = [each.entry for each in found]
         return [
             _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), entry[smooth])
-            for own, (entry, _) in zip(networks, found, strict=True)
+            for own, entry in zip(networks, entries, strict=True)
             if entry[smooth] is not None
         ]
 
@@ -270,19 +278,28 @@ def _choose(
         plain = replace(
             latest.network, normalized=False, ridges=(Ridge("weights", _alpha(latest)),)
         )
-        root = learned_root(seen, latest.scaling, plain, each=each, threads=threads)
-        of_root = replace(scaling, root=root)
-        if not np.isfinite(root).all():
+        solved = solved_network(seen, latest.scaling, plain, each=each, threads=threads)
+        if solved is None:
             break
-        place = network.ridges.index(latest.network.ridges[0])
-        beside = network.ridges[max(place - 1, 0) : place + 2]
-        choices = tried(of_root, replace(latest.network, ridges=beside), STEPS_OF_ROUND)
+        of_root = replace(scaling, root=learned_root(seen, *solved, threads=threads))
+        ridges = _next_to(latest.network.ridges[0], network.ridges)
+        choices = tried(of_root, replace(latest.network, ridges=ridges), STEPS_OF_ROUND)
         if not choices:
             break
         latest = _least(choices)
         if latest.figure < clearly * best.figure:
             best = latest
     return best
+
+
+def trial_size(n_basis: int) -> int:
+    """Return the number of basis rows with which column weights and width are chosen."""
+    return max(n_basis // 2, min(n_basis, _LEAST_TRIAL))
+
+
+def _next_to(ridge: Ridge, ridges: Sequence[Ridge]) -> tuple[Ridge, ...]:
+    place = ridges.index(ridge)
+    return tuple(ridges[max(place - 1, 0) : place + 2])
 
 
 def _alpha(choice: _Choice) -> float:

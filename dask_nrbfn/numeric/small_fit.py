@@ -138,13 +138,15 @@ class SmallNetwork:
 
 
 class Tried(NamedTuple):
-    """The best ridge of a network with its figures, and scores (n, q) of held-out rows, if wanted.
+    """The best ridge of a network with its figures, and its weights without each held-out fold.
 
-    Each score is by the network without the fold of the row; for numbers, minus their origin. NaN
-    for other rows, and if all systems are singular.
+    Scores (n, q) of held-out rows, if wanted, are by the network without the fold of the row; for
+    numbers, minus their origin. NaN for other rows, and if all systems are singular.
     """
 
     entry: Entry
+    features: RadialFeatures
+    of_folds: list[FoldWeights]
     scores: Floats
 
 
@@ -176,8 +178,8 @@ def try_networks(
 
     def tried(network: SmallNetwork) -> Tried:
         best = judging.best(network, smoothly=smoothly, n_components=n_components)
-        entry, features, of_folds = best
-        return Tried(entry, judging.scores(features, of_folds if scored else []))
+        _, features, of_folds = best
+        return Tried(*best, judging.scores(features, of_folds if scored else []))
 
     return [*each(tried, networks)]
 
@@ -200,27 +202,33 @@ def network_moments(
     return NetworkMoments(features, judging.shares, Moments(pack_in_place(gram), *others))
 
 
-def learned_root(
+def solved_network(
     table: SmallTable,
     scaling: Scaling,
     network: SmallNetwork,
     *,
     each: Each = map,
     threads: int = 1,
-) -> Floats:
-    """Return square roots (p,) of the weights of features, see `feature_weights`; NaN if singular.
-
-    `scaling` has the weights so far; the network has plain features and one ridge.
-    """
+) -> tuple[RadialFeatures, Floats] | None:
+    """Return a plain network with one ridge and its weights (q, r); None if singular."""
     features, _, moments = network_moments(table, scaling, network, threads=threads)
     system = RidgeSystem.of(moments, table.targets, normalized=False)
     (ridge,) = network.ridges
     (solution,) = system.path([ridge.alpha], each=each, estimated=False)
-    if solution is None:
-        return np.full(table.X.shape[1], np.nan)
+    return None if solution is None else (features, solution.weights)
+
+
+def learned_root(
+    table: SmallTable, features: RadialFeatures, weights: Floats, *, threads: int = 1
+) -> Floats:
+    """Return square roots (p,) of the weights of features, see `feature_weights`.
+
+    The plain network with weights (q, r) has the weights of features so far.
+    """
     # Numeric targets of different units count equally.
-    of_targets = solution.weights / table.target_scales[:, None]
-    root = np.ones(table.X.shape[1]) if scaling.root is None else scaling.root
+    of_targets, scaling = weights / table.target_scales[:, None], features.scaling
+    root = None if scaling is None else scaling.root
+    root = np.ones(table.X.shape[1]) if root is None else root
     total = GradientSums.zeros(len(root))
     for rows in table.blocks(slice(0, table.X.shape[0])):
         total += GradientSums.from_block(

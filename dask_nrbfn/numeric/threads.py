@@ -1,6 +1,6 @@
 """BLAS threads of this process, and steps that share them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from threading import Lock
@@ -49,8 +49,13 @@ _BESIDE_BYTES = 2**28
 
 
 def beside_first(step_bytes: int) -> Callable[..., list[Any]]:
-    """Return `side_by_side` for steps that hold so many bytes each."""
-    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // step_bytes)
+    """Return `side_by_side` for steps that hold so many bytes each; large steps use all threads."""
+    at_once = 1 + _BESIDE_BYTES // step_bytes
+    return partial(side_by_side, at_once=at_once) if at_once > 1 else _one_by_one
+
+
+def _one_by_one(step: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
+    return list(map(step, values))
 
 
 def beside_bytes(n_steps: int, step_bytes: int) -> int:

@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.cell_solution import (
     SolvedCell,
     SolvedCells,
     fit_cell,
+    trial_size,
 )
 from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.folds import folds_of_numbers
@@ -306,7 +307,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
     network = network_of(params, tuning)
-    ((entry, scores),) = try_networks(
+    (tried,) = try_networks(
         table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
     )
     parts = range(len(drawn))
@@ -321,7 +322,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     judged = own[order][places - first]
     entry_of_cells = reduce(add, _read_judged(run, dataset, fits, len(drawn))).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
-    one = JudgedRows(both.losses(scores[places], entry), shares)
+    one = JudgedRows(both.losses(tried.scores[places], tried.entry), shares)
     many = JudgedRows(both.losses(judged, entry_of_cells), shares)
     gains, errors = many.gains_over(one)
     error = judged_sums(dataset).compared[0]
@@ -478,8 +479,12 @@ def _cost(s: FitSizes) -> StageCost:
     n_folds, learns = (s.tried.tuning or TuneParams()).folds, LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
-    n_products = n_tried * min(s.n, n_cells * TRIAL_ROWS * r) + 2 * s.n
-    solves = n_cells * (n_tried * len(ALPHAS) + n_folds + 1) * r**3 / 3
+    size, n_passes = trial_size(r), 2 * s.n
+    n_rows = n_tried * min(s.n, n_cells * TRIAL_ROWS * size)
+    products = n_rows * (size**2 + 2 * s.product_flops(size))
+    products += n_passes * (r**2 + 2 * s.product_flops(r))
+    n_trials = n_tried * len(ALPHAS) * (size / r) ** 3
+    products += n_cells * (n_trials + 2 * n_folds + 1) * r**3 / 3
     row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
@@ -491,8 +496,8 @@ def _cost(s: FitSizes) -> StageCost:
         compared = 4 * n_compared * row_bytes
         compared += tried_bytes(min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=n_left)
     return StageCost(
-        products=n_products * (r**2 + 2 * s.product_flops(r)) + solves,
-        exponentials=2 * n_products * r,
+        products=products,
+        exponentials=2 * (n_rows * size + n_passes * r),
         read_bytes=s.rows_bytes + s.n * row_bytes,
         written_bytes=s.n * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
         held_bytes=s.held(

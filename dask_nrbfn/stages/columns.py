@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,15 @@ from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.numeric.small_fit import (
-    Entry,
     SmallNetwork,
     SmallTable,
+    Tried,
     best_place,
     learned_root,
     try_bytes,
     try_networks,
 )
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads, side_by_side
+from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
@@ -272,7 +271,7 @@ def try_side_by_side(
     *,
     held_out: Sequence[int],
     **options: Any,
-) -> list[Entry]:
+) -> list[Tried]:
     """Return the result of `try_networks`; some networks are tried at the same time."""
     own = tried_bytes(
         sample.basis.shape[0],
@@ -281,10 +280,9 @@ def try_side_by_side(
         n_ridges=max(len(each.ridges) for each in networks),
     )
     each, threads = beside_first(own), blas_threads()
-    found = try_networks(
+    return try_networks(
         sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
-    return [tried.entry for tried in found]
 
 
 def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
@@ -420,23 +418,19 @@ def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) ->
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
     sample = _draw_sample(run, dataset)
-    seen = sample.folds != _HELD_OUT
-    n_held_out = int(np.count_nonzero(~seen))
+    seen = sample.take(sample.folds != _HELD_OUT)
+    n_held_out = len(sample.y) - len(seen.y)
     judged, root = judged_sums(dataset), np.ones(dataset.n_features)
     tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    most = run.chosen_params.metric_rounds + 1 if 0 < n_held_out < len(seen) else 0
+    best: Tried | None = None
+    most = run.chosen_params.metric_rounds + 1 if n_held_out and len(seen.y) else 0
     for number in range(most):
-        if rounds:
-            kernel, factor, alpha = (rounds[-1][name] for name in _NETWORK)
-            root = learned_root(
-                sample.take(seen),
-                read_scaling(run, LEARNED, root=root),
-                _small_network(kernel, factor, [alpha]),
-                each=partial(side_by_side, at_once=1),
-                threads=blas_threads(),
-            )
+        if best is not None:
+            kernel, factor = (rounds[-1][name] for name in _NETWORK[:2])
+            weights = best.of_folds[0].weights[0]
+            root = learned_root(seen, best.features, weights, threads=blas_threads())
             tried = [(kernel, factor * step) for step in _STEPS]
         networks = [_small_network(*each, _ALPHAS) for each in tried]
         found = try_side_by_side(
@@ -446,15 +440,16 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
             held_out=(_HELD_OUT,),
             smoothly=True,
         )
-        place = best_place(found, judged.smooth)
+        place = best_place([each.entry for each in found], judged.smooth)
         if place is None:
             break
-        named = dict(zip(_NETWORK, tried[place], strict=False)) | found[place]
+        best = found[place]
+        named = dict(zip(_NETWORK, tried[place], strict=False)) | best.entry
         rounds.append({name: named[name] for name in (*_NETWORK, *judged.compared)})
         roots.append(root)
         if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break
-    sizes = {"n_rows": len(seen), "n_held_out": n_held_out, "n_basis": len(sample.basis)}
+    sizes = {"n_rows": len(sample.y), "n_held_out": n_held_out, "n_basis": len(sample.basis)}
     return PartResult({"rounds": rounds, **sizes}, {"roots": np.array(roots)})
 
 
@@ -466,7 +461,7 @@ def _metric_cost(s: FitSizes) -> StageCost:
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
     n_rounds = len(learning) * s.tried.params.metric_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
-    gradients = n_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
+    gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
     own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
     trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)

@@ -66,8 +66,8 @@ _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
 # Later rounds try the best penalty of the last round, and this many alphas on either side of the
-# best alpha.
-_ALPHAS_NEXT = 1
+# best alpha; the finals more, because their basis may have another size.
+_ALPHAS_NEXT, _ALPHAS_OF_FINALS = 1, 2
 
 
 class Round(NamedTuple):
@@ -96,9 +96,9 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
     ]
 
 
-# The best combinations are compared with at most this many basis rows. With 2,048 basis rows and
-# 12,000 rows of the sample each network takes a second.
-_MOST_COMPARED = 2048
+# The best combinations are compared with at most this many basis rows. Twice as many take four
+# times as long.
+_MOST_COMPARED = 1024
 
 # Number of compared combinations that differ in more than the width; see `finalists`.
 _N_KINDS = 3
@@ -199,23 +199,30 @@ def _judge(
 ) -> list[Final]:
     """Try combinations with bases of some sizes; leave out combinations with singular systems."""
     run, smooth = job.run, judged_sums(job.dataset).smooth
-    units = [([*sizes], [(asdict(each), left)]) for each, left in tried]
+    groups: dict[tuple[str, str, str], list[tuple[Combination, Left]]] = {}
+    for each, left in tried:
+        names = (each.scale, each.basis, each.basis_rule)
+        groups.setdefault(names, []).append((each, left))
+    units = [
+        ([*sizes], [(asdict(each), left) for each, left in group]) for group in groups.values()
+    ]
     parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_try_sizes, units=units)
     weights, finals = run.read(f"{_SAMPLE}/weights"), []
-    for place, ((combination, _), part) in enumerate(zip(tried, parts, strict=True)):
+    for place, (group, part) in enumerate(zip(groups.values(), parts, strict=True)):
         all_losses = run.read_part(stage, place, "losses")
-        for entry, losses in zip(part["tried"], all_losses, strict=True):
+        of_sizes = [each for each, _ in group] * len(sizes)
+        for each, entry, losses in zip(of_sizes, part["tried"], all_losses, strict=True):
             seen = np.isfinite(losses[0])
             if entry[smooth] is not None:
                 shares = weights[seen] / weights[seen].sum()
-                finals.append(Final(losses[:, seen], shares, combination, entry))
+                finals.append(Final(losses[:, seen], shares, each, entry))
     return finals
 
 
 def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> list[Final]:
     """Return the results of a combination with larger and larger bases, until no gain is left.
 
-    Except with the effort "quick", drawn bases are tried too.
+    Except with the effort "quick", drawn bases are tried too, while they are close to the best.
     """
     params, tuning = job.run.chosen_params, job.run.tuning
     assert tuning is not None
@@ -225,15 +232,19 @@ def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> 
     if not sizes or most <= _FIRST_SIZES[-1]:
         sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
     curve = _judge(job, f"{_FINALS}size-first", sizes, tried)
-    size = 2 * sizes[-1]
-    while curve and size <= most:
-        larger = _judge(job, f"{_FINALS}size-{size}", [size], tried)
-        if not larger:
-            break
-        gains, errors = best_of(larger).gains_over(best_of(curve))
-        curve += larger
-        if (gains <= errors).all():
-            break
+    largest = max((each.n_basis for each in curve), default=0)
+    latest, size = [each for each in curve if each.n_basis == largest], 2 * sizes[-1]
+    while latest and size <= most:
+        tried = [
+            (each.combination, _left_next_to(tuning.alphas, each.entry, _ALPHAS_NEXT))
+            for each in close_to_best(latest, best_of(latest))
+        ]
+        latest, before = _judge(job, f"{_FINALS}size-{size}", [size], tried), best_of(curve)
+        curve += latest
+        if latest:
+            gains, errors = best_of(latest).gains_over(before)
+            if (gains <= errors).all():
+                break
         size *= 2
     return curve
 
@@ -337,7 +348,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     units = [(*names, sorted(rules[names])) for names in rules]
     found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
     n_basis = max(record["n_basis"] for record in found)
-    rounds = planned_rounds(len(tried), n_rows, n_basis, tuning.folds)
+    n_judged = n_judged_folds(n_rows, tuning.folds)
+    rounds = planned_rounds(len(tried), n_rows, n_basis, n_judged)
     search = _Search(job, [*rules], len(rounds))
     for number, size in enumerate(rounds):
         tried = search.try_all(tried[: size.n_tried], size, number)
@@ -362,7 +374,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
         "finals": [each.record for each in compared],
-        "linear": _compare_linear(job, winner) if winner else None,
+        "linear": _compare_linear(job, best_of([winner, *curve])) if winner else None,
     }
 
 
@@ -394,7 +406,7 @@ def _finals(
     assert tuning is not None
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
     tried = [
-        (each, _left_next_to(tuning.alphas, search.judged[each]))
+        (each, _left_next_to(tuning.alphas, search.judged[each], _ALPHAS_OF_FINALS))
         for each in finalists(search.ordered)
     ]
     curve: list[Final] = []
@@ -488,11 +500,11 @@ def _try(
         held_out=range(n_folds),
         n_components=most_components(run),
     )
-    return PartResult({"tried": found})
+    return PartResult({"tried": [each.entry for each in found]})
 
 
 def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> PartResult:
-    """Try a combination with bases of some sizes; keep the losses of every held-out row."""
+    """Try combinations with a basis of some sizes; keep the losses of every held-out row."""
     (params, networks), tuning = _networks(run, tried), run.tuning
     assert tuning is not None
     if Trials.of(params, tuning).chooses_size:
@@ -501,17 +513,18 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
     rules = [(size, params.basis_rule) for size in sizes]
     for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules, scaling=scaling):
         table = read_sample(run, dataset, _SAMPLE, basis, tuning.folds)
-        ((entry, scores),) = try_networks(
-            table,
-            scaling,
-            networks,
-            scored=True,
-            held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
-            n_components=most_components(run),
-            threads=blas_threads(),
-        )
-        entries.append(entry | {"n_basis": len(basis.rows)})
-        losses.append(table.losses(scores, entry))
+        for network in networks:
+            (found,) = try_networks(
+                table,
+                scaling,
+                [network],
+                scored=True,
+                held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
+                n_components=most_components(run),
+                threads=blas_threads(),
+            )
+            entries.append(found.entry | {"n_basis": len(basis.rows)})
+            losses.append(table.losses(found.scores, found.entry))
     return PartResult({"tried": entries}, {"losses": np.array(losses)})
 
 
@@ -543,10 +556,10 @@ def _cost(s: FitSizes) -> StageCost:
     n_rows = search_rows(s.n, s.row_values, tuning)
     r = search_basis_size(s.dataset, s.tried.params, tuning)
     largest = max(min(s.r, largest_size(s.tried.params, tuning, s.dataset, n_rows)), r)
-    rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
+    n_judged = n_judged_folds(n_rows, tuning.folds)
+    rounds = planned_rounds(len(tried.combinations), n_rows, r, n_judged)
     # A learning curve of two rules takes a third more than its last size.
     n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size
-    n_judged = n_judged_folds(n_rows, tuning.folds)
     # The search does not sum a locality. Only its first round tries all ridges.
     n_ridges = len(tried.all_penalties) * len(tuning.alphas) * len(tried.components)
     n_left, products, exponentials = n_ridges, 0.0, 0.0
