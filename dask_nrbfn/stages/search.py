@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class Round(NamedTuple):
 
 
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
-    """Return the rounds of a search, the last on all rows and folds."""
+    """Return the rounds of a search, the last on all rows."""
     sizes = [(n_rows, n_basis)]
     while n_tried > _FINALISTS * _KEPT_OF ** (len(sizes) - 1):
         rows, basis = sizes[0]
@@ -90,9 +91,10 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> lis
             break
         sizes.insert(0, less)
     folds = [min(n_folds, -(-n_folds * _FEWEST_JUDGED // rows)) for rows, _ in sizes[:-1]]
+    folds.append(n_judged_folds(n_rows, n_folds))
     return [
         Round(-(-n_tried // _KEPT_OF**number), *size, judged)
-        for number, (size, judged) in enumerate(zip(sizes, [*folds, n_folds], strict=True))
+        for number, (size, judged) in enumerate(zip(sizes, folds, strict=True))
     ]
 
 
@@ -348,8 +350,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     units = [(*names, sorted(rules[names])) for names in rules]
     found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
     n_basis = max(record["n_basis"] for record in found)
-    n_judged = n_judged_folds(n_rows, tuning.folds)
-    rounds = planned_rounds(len(tried), n_rows, n_basis, n_judged)
+    rounds = planned_rounds(len(tried), n_rows, n_basis, tuning.folds)
     search = _Search(job, [*rules], len(rounds))
     for number, size in enumerate(rounds):
         tried = search.try_all(tried[: size.n_tried], size, number)
@@ -513,18 +514,19 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
     rules = [(size, params.basis_rule) for size in sizes]
     for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules, scaling=scaling):
         table = read_sample(run, dataset, _SAMPLE, basis, tuning.folds)
-        for network in networks:
-            (found,) = try_networks(
+        held_out = range(n_judged_folds(len(table.folds), tuning.folds))
+        for _, group in groupby(networks, key=lambda network: network.l1):
+            for found in try_networks(
                 table,
                 scaling,
-                [network],
+                [*group],
                 scored=True,
-                held_out=range(n_judged_folds(len(table.folds), tuning.folds)),
+                held_out=held_out,
                 n_components=most_components(run),
                 threads=blas_threads(),
-            )
-            entries.append(found.entry | {"n_basis": len(basis.rows)})
-            losses.append(table.losses(found.scores, found.entry))
+            ):
+                entries.append(found.entry | {"n_basis": len(basis.rows)})
+                losses.append(table.losses(found.scores, found.entry))
     return PartResult({"tried": entries}, {"losses": np.array(losses)})
 
 
@@ -556,10 +558,10 @@ def _cost(s: FitSizes) -> StageCost:
     n_rows = search_rows(s.n, s.row_values, tuning)
     r = search_basis_size(s.dataset, s.tried.params, tuning)
     largest = max(min(s.r, largest_size(s.tried.params, tuning, s.dataset, n_rows)), r)
-    n_judged = n_judged_folds(n_rows, tuning.folds)
-    rounds = planned_rounds(len(tried.combinations), n_rows, r, n_judged)
+    rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
     # A learning curve of two rules takes a third more than its last size.
     n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size
+    n_judged = n_judged_folds(n_rows, tuning.folds)
     # The search does not sum a locality. Only its first round tries all ridges.
     n_ridges = len(tried.all_penalties) * len(tuning.alphas) * len(tried.components)
     n_left, products, exponentials = n_ridges, 0.0, 0.0

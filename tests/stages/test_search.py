@@ -14,7 +14,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.columns import METRIC
+from dask_nrbfn.stages.columns import METRIC, n_judged_folds
 from dask_nrbfn.stages.context import ALPHAS_NEXT, Trials, resolve_tuning
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
@@ -109,7 +109,7 @@ def test_metric__names_what_asks_for_it(scale, name):
 def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
     rounds = planned_rounds(n_tried, n_rows, n_basis, 5)
     assert rounds[0].n_tried == n_tried
-    assert rounds[-1][1:] == (n_rows, n_basis, 5)
+    assert rounds[-1][1:] == (n_rows, n_basis, n_judged_folds(n_rows, 5))
     assert (n_tried > 12) == (len(rounds) > 1)
     for before, after in pairwise(rounds):
         assert after.n_tried == -(-before.n_tried // 4)
