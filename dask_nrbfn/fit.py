@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -218,7 +219,15 @@ def run_stage(
     seen, dataset = run, context.dataset
     if stage.labelled_only:
         seen, dataset = run.of_labelled(), dataset.of_labelled()
-    job = StageJob(seen, dataset, context.engine, largest_basis(context), context.validation)
+    job = StageJob(
+        seen,
+        dataset,
+        context.engine,
+        largest_basis(context),
+        context.validation,
+        needed_s=context.clock.needed_s([cost]),
+        left_s=partial(_left_s, run, context),
+    )
     started = datetime.now(UTC)
     start = time.perf_counter()
     context.engine.begin_stage(cost.held_bytes)
@@ -234,6 +243,13 @@ def run_stage(
     }
     run.record(stages={**run.stages, stage.name: record | taken})
     logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
+
+
+def _left_s(run: Run, context: FitContext, n_basis: int | None = None) -> float:
+    """Return the seconds that are left to try, if the network then has so many basis rows."""
+    sizes, tries = FitSizes.of(context, n_basis=n_basis), (METRIC, SEARCH, CELLS)
+    after = [each for each in stages_in(context) if each not in tries]
+    return context.clock.left_s(each.cost(sizes) for each in after if each.name not in run.stages)
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

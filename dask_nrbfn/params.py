@@ -406,6 +406,15 @@ class FitLimits(Params):
         least=0,
         rare=True,
     )
+    time_limit: float | None = number(
+        None,
+        "Seconds after which a tuning tries nothing more and fits the best network so far. A step "
+        "that has begun ends first.",
+        least=0,
+        most=math.inf,
+        none="no limit",
+        metavar="SECONDS",
+    )
 
 
 def _tried(name: str, default: Sequence[Any] | None, help: str, **own: Any) -> Any:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Parameters about targets, those that an embedding lacks, and those with another help text.
 _NOT_OF_EMBEDDINGS = frozenset(
     {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
-    | {"cells"}
+    | {"cells", "time_limit"}
 )
 
 
@@ -42,7 +42,7 @@ def _begin(
     return opened, fit_params(options)
 
 
-@command(["dataset", "run"], params(FitParams, FitLimits), WITH_DEVICE)
+@command(["dataset", "run"], params(FitParams, FitLimits, leave_out={"time_limit"}), WITH_DEVICE)
 def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
     """Train on DATASET and keep every step in RUN.
 

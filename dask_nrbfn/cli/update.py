@@ -70,7 +70,13 @@ def merge(job: Job, run: str, other: str, **options: Any) -> None:
     job.show(_figures(record))
 
 
-@command(["run", "rows*"], given(*_JUDGING), params(FitLimits), given(*READING), ENGINE)
+@command(
+    ["run", "rows*"],
+    given(*_JUDGING),
+    params(FitLimits, leave_out={"time_limit"}),
+    given(*READING),
+    ENGINE,
+)
 def refresh(job: Job, run: str, rows: tuple[str, ...] = (), **options: Any) -> None:
     """Fit RUN again with a new basis on all ROWS, and replace RUN with the new run.
 

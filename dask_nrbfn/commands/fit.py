@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.files import opened_rows
 from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.plan import expect_tuning
 from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import (
@@ -65,6 +66,7 @@ def fit_dataset(
     embeds: bool = False,
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
+    time_limit: float | None = None,
 ) -> Run:
     """Fit a network to a dataset, or resume an interrupted fit; return the run with its model.
 
@@ -86,6 +88,8 @@ def fit_dataset(
         The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
         Smallest share of the true neighbours that an approximate search must find.
+    time_limit : float, optional
+        Seconds after which a tuning tries nothing more, see `FitLimits`.
 
     Raises
     ------
@@ -100,6 +104,7 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
+    FitLimits(min_recall=min_recall, time_limit=time_limit)
     context = FitContext.resolve(
         dataset,
         params,
@@ -117,6 +122,8 @@ def fit_dataset(
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
+        if tuning is not None:
+            context = expect_tuning(context, time_limit)
         finish_run(run, context, check_still_locked=check_still_locked)
         return run
 

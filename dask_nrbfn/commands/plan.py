@@ -1,10 +1,12 @@
 """Plan: flops, bytes and seconds of a fit before it begins, at the measured speed of a worker."""
 
 import json
+import logging
 import math
+import time
 import timeit
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +29,16 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import FitContext, Trials, planned_cells
-from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
+from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 
-# Measured calls of each kernel, and the most rows and basis rows that it gets.
-_REPEATS = 5
-_ROWS, _SEARCHED_ROWS, _MAX_BASIS = 4096, 8192, 1500
+logger = logging.getLogger(__name__)
+
+# Measured calls of each kernel, the most rows that it gets, also of a tuning that begins, and the
+# most basis rows. A search compares twice as many rows.
+_REPEATS = 3
+_ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
 _MAX_ELEMENTS = 2**23
 # Most compared values: the differences of all pairs of rows take a fraction of a second.
 _MAX_COMPARED = 2**32
@@ -120,6 +125,22 @@ def plan_fit(
     )
 
 
+def expect_tuning(context: FitContext, time_limit: float | None) -> FitContext:
+    """Log the work and the seconds that a tuning needs; return its context with a clock."""
+    ends = math.inf if time_limit is None else time.monotonic() + time_limit
+    rates = measure_rates(context, n_rows=min(context.dataset.n_rows, _FEW_ROWS))
+    clock = Clock(ends=ends, rates=rates, n_workers=context.engine.n_workers)
+    costs = stage_costs(with_planned_basis(with_search(context))).values()
+    logger.info(
+        "tune: about %.0f s expected: %s systems, %.0f GFLOP, %.1f billion exponentials",
+        clock.needed_s(costs),
+        f"{sum(sum(cost.systems.values()) for cost in costs):,.0f}",
+        sum(cost.flops for cost in costs) / 1e9,
+        sum(cost.exponentials for cost in costs) / 1e9,
+    )
+    return replace(context, clock=clock)
+
+
 def plan_on_options(
     dataset: Dataset,
     params: FitParams,
@@ -163,7 +184,9 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "stages": [
             {
                 "stage": stage.name,
+                "systems": sum(stage.cost.systems.values()),
                 "flops": stage.cost.flops,
+                "exponentials": stage.cost.exponentials,
                 "read_bytes": stage.cost.read_bytes,
                 "written_bytes": stage.cost.written_bytes,
                 "bytes": stage.cost.held_bytes,
@@ -192,14 +215,14 @@ def read_rates(path: Path) -> Rates:
     )
 
 
-def measure_rates(context: FitContext) -> Rates:
-    """Return the rates of a worker of the engine of a fit, measured by `_measure`."""
+def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
+    """Return the rates of a worker of the engine of a fit, measured on at most `n_rows` rows."""
     n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
     location = context.dataset.location
-    return run_task(context.engine, _measure, location, n_basis, k, label="calibrate")
+    return run_task(context.engine, _measure, location, n_basis, k, n_rows, label="calibrate")
 
 
-def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
+def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
     """Return the rates of this process, measured on rows like those of a dataset."""
     dataset = Dataset.open(location)
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
@@ -208,12 +231,13 @@ def _measure(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     # A value in CSR takes as long as several values of an array.
     n_columns = min(8 * row_values, dataset.n_features)
     compared = math.isqrt(_MAX_COMPARED // n_columns)
-    n_rows = max(1, min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared))
+    n_rows = max(1, min(2 * most_rows, _MAX_ELEMENTS // row_values, compared))
     rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
     # Few rows are repeated; this tells them apart.
     values = rows.data if is_sparse(rows) else rows
+    values /= max(float(np.abs(values).max(initial=0.0)), 1.0)
     values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
-    X = dense(rows[: max(1, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
+    X = dense(rows[: max(1, min(most_rows, _MAX_ELEMENTS // n_columns)), :n_columns])
     return Rates(
         bytes=chunk.shape[0] * max(1.0, dataset.row_bytes) / reading_s,
         pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),

@@ -345,6 +345,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     _kept_run: _KeptRun | None = field(default=None, init=False)
 
     min_recall = FitLimits.min_recall
+    time_limit = FitLimits.time_limit
     _of_numbers = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -461,6 +462,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
         options: dict[str, Any] = {"basis": self._given_rows(), "min_recall": self.min_recall}
+        options["time_limit"] = self.time_limit
         run = finished_run(dataset, place, self._params(), self._tuning(), **options)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))

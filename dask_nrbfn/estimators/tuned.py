@@ -12,7 +12,7 @@ from dask_nrbfn.estimators.classifier import ClassNetwork
 from dask_nrbfn.estimators.network import LearningNetwork, documented
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.params import TUNED, TuneParams
+from dask_nrbfn.params import TUNED, FitLimits, TuneParams
 from dask_nrbfn.stages.context import Combination
 from dask_nrbfn.storage.run import Run
 
@@ -36,6 +36,7 @@ class TunedNetwork(LearningNetwork):
     bases: Sequence[str] | None = None
     search_basis: int = TuneParams.search_basis
     search_rows: int | None = None
+    time_limit: float | None = FitLimits.time_limit
 
     def _values(self) -> dict[str, Any]:
         values = super()._values()

@@ -49,7 +49,9 @@ def plan_table(plan: Plan) -> str:
     rows: list[dict[str, Any]] = [
         {
             "stage": planned.name,
+            "systems": f"{sum(planned.cost.systems.values()):,.0f}",
             "GFLOP": f"{planned.cost.flops / 1e9:,.1f}",
+            "Gexp": f"{planned.cost.exponentials / 1e9:,.2f}",
             "read": readable_bytes(planned.cost.read_bytes),
             "written": readable_bytes(planned.cost.written_bytes),
             "held": readable_bytes(planned.cost.held_bytes),

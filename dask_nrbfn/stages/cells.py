@@ -1,6 +1,7 @@
 """Stage "cells": a tree divides the table into cells, each with its own network."""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
@@ -63,7 +64,7 @@ from dask_nrbfn.stages.context import (
     search_rows,
     trials_of,
 )
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -272,12 +273,13 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
     The one network is trained on a sample and on the rows of the drawn cells. Each row is scored
     by networks that were trained without the fold of the row. "gained" says whether cells do better
-    in the loss and in the smooth loss. None if one network has too many basis rows to be tried.
+    in the loss and in the smooth loss. None if there is no time, or one network is too large.
     """
     run = job.run
-    size = run.chosen_params.basis_size
-    if size is not None and size > _MOST_BASIS:
-        logger.info("cells: not tried, because one network has %d basis rows", size)
+    size = run.chosen_params.basis_size or 0
+    if size > _MOST_BASIS or job.needed_s > job.left_s():
+        reason = f"one network has {size} basis rows" if size > _MOST_BASIS else OVERTIME
+        logger.info("cells: not tried: %s", reason)
         return None
     rng = np.random.default_rng(run.chosen_params.random_state)
     drawn = sorted(rng.permutation(n_cells)[:_DRAWN].tolist())
@@ -374,9 +376,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
     n_cells, compared, tried = read_tree(run).n_cells, None, trials_of(run)
     if tried.tries_cells:
         compared = _compare_cells(job, n_cells) if n_cells > 1 else None
-        if not (compared and compared["gained"]):
+        if compared and not compared["gained"]:
             logger.info("cells: one network does as well")
-            n_cells = 1
+        n_cells = n_cells if compared and compared["gained"] else 1
     record: dict[str, Any] = {"n_cells": n_cells, "n_rows": run.n_rows, **known(compared=compared)}
     if tried.tuning is not None and n_cells == 1:
         return record | {"chosen": {"cells": 1}}
@@ -479,12 +481,11 @@ def _cost(s: FitSizes) -> StageCost:
     n_folds, learns = (s.tried.tuning or TuneParams()).folds, LEARNED in s.tried.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
-    size, n_passes = trial_size(r), 2 * s.n
-    n_rows = n_tried * min(s.n, n_cells * TRIAL_ROWS * size)
-    products = n_rows * (size**2 + 2 * s.product_flops(size))
-    products += n_passes * (r**2 + 2 * s.product_flops(r))
-    n_trials = n_tried * len(ALPHAS) * (size / r) ** 3
-    products += n_cells * (n_trials + 2 * n_folds + 1) * r**3 / 3
+    size = trial_size(r)
+    passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
+    passes[r] += 2 * s.n
+    systems = Counter({size: n_cells * n_tried * len(ALPHAS)})
+    systems[r] += n_cells * (2 * n_folds + 1)
     row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
@@ -492,12 +493,15 @@ def _cost(s: FitSizes) -> StageCost:
     if s.tried.tuning is not None and s.tried.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
         n_compared = min(s.n, search_rows(s.n, s.row_values, s.tried.tuning) + _DRAWN * most)
-        n_left = 2 * ALPHAS_NEXT + 1
+        n_left, one = 2 * ALPHAS_NEXT + 1, min(s.r, _MOST_BASIS)
+        passes[one] += n_compared
+        systems[one] += n_judged_folds(n_compared, n_folds) * n_left
         compared = 4 * n_compared * row_bytes
-        compared += tried_bytes(min(s.r, _MOST_BASIS), s.q, n_held_out=n_folds, n_ridges=n_left)
+        compared += tried_bytes(one, s.q, n_held_out=n_folds, n_ridges=n_left)
     return StageCost(
-        products=products,
-        exponentials=2 * (n_rows * size + n_passes * r),
+        products=sum(n * (size**2 + 2 * s.product_flops(size)) for size, n in passes.items()),
+        systems=systems,
+        exponentials=2 * sum(n * size for size, n in passes.items()),
         read_bytes=s.rows_bytes + s.n * row_bytes,
         written_bytes=s.n * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
         held_bytes=s.held(

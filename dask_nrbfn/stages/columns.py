@@ -32,7 +32,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -344,13 +344,17 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     "kept", the columns with the largest weights, and those without effect on the scores.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    units = [(kernels,) for kernels in _kernels_of(Trials.of(run.chosen_params, run.tuning))]
+    kinds = _kernels_of(Trials.of(run.chosen_params, run.tuning))
+    # The search needs about as much time.
+    stopped = OVERTIME if 2 * job.needed_s > job.left_s() else None
+    units = [(kernels,) for kernels in ([[]] if stopped else kinds)]
     parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
     rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
         shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
         logger.info("metric: round %d, %s", number, shown)
     sample = {name: parts[0][name] for name in ("n_rows", "n_held_out", "n_basis")}
+    sample |= known(stopped=stopped)
     kept = _best_round(rounds, dataset, sample["n_held_out"])
     root, unused = np.ones(dataset.n_features), []
     if kept:
@@ -362,7 +366,14 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     weights = f"weights of round {kept}, the heaviest {named}; {len(unused)} columns without effect"
     logger.info("metric: %s", weights if kept else "equal weights of the columns do best")
-    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, "unused": unused, **sample}
+    return {
+        "rounds": rounds,
+        "kept": kept,
+        "heaviest": heaviest,
+        "unused": unused,
+        **known(stopped=stopped),
+        **sample,
+    }
 
 
 def _kernels_of(tried: Trials) -> list[list[str]]:
@@ -425,7 +436,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
     best: Tried | None = None
-    most = run.chosen_params.metric_rounds + 1 if n_held_out and len(seen.y) else 0
+    most = run.chosen_params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
             kernel, factor = (rounds[-1][name] for name in _NETWORK[:2])
@@ -466,7 +477,8 @@ def _metric_cost(s: FitSizes) -> StageCost:
     own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
     trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)
     return StageCost(
-        products=n_tried * (rows * (r**2 + 6 * r * s.p) + len(_ALPHAS) * r**3 / 3) + gradients,
+        products=n_tried * rows * (r**2 + 6 * r * s.p) + gradients,
+        systems={r: n_tried * len(_ALPHAS)},
         exponentials=2 * (n_tried + n_rounds) * rows * r,
         held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
         n_tasks=len(learning),

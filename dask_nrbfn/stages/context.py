@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import ceil, log2
@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import requested_size, source_of
+from dask_nrbfn.stages.cost import Clock
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
@@ -367,6 +368,7 @@ class FitContext:
     search: NeighborSearch | None = None
     # Number of basis rows that were chosen, or for which costs are computed.
     found_basis: int | None = None
+    clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def resolve(
@@ -382,7 +384,6 @@ class FitContext:
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
         """Return the context of a fit that begins now, with every "auto" resolved."""
-        FitLimits(min_recall=min_recall)
         cells = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)
         if cells is None:

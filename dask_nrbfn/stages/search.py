@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -47,7 +48,7 @@ from dask_nrbfn.stages.context import (
     search_rows,
 )
 from dask_nrbfn.stages.moments import most_components
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -231,12 +232,13 @@ def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> 
     bases = dict.fromkeys((params.basis, *(() if tuning.effort == "quick" else ("random",))))
     tried = [(replace(best, basis=basis, basis_rule="uniform"), left) for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
-    if not sizes or most <= _FIRST_SIZES[-1]:
+    sizes = [size for size in sizes if size <= _CHEAP or job.left_s(size) > 0]
+    if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
         sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
     curve = _judge(job, f"{_FINALS}size-first", sizes, tried)
     largest = max((each.n_basis for each in curve), default=0)
     latest, size = [each for each in curve if each.n_basis == largest], 2 * sizes[-1]
-    while latest and size <= most:
+    while latest and size <= most and job.left_s(size) > 0:
         tried = [
             (each.combination, _left_next_to(tuning.alphas, each.entry, _ALPHAS_NEXT))
             for each in close_to_best(latest, best_of(latest))
@@ -353,6 +355,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     rounds = planned_rounds(len(tried), n_rows, n_basis, tuning.folds)
     search = _Search(job, [*rules], len(rounds))
     for number, size in enumerate(rounds):
+        if number and job.left_s() < 0:
+            break
         tried = search.try_all(tried[: size.n_tried], size, number)
         shown = ", ".join(f"{name} {value}" for name, value in size._asdict().items())
         logger.info("search: round %d of %d, %s", number + 1, len(rounds), shown)
@@ -421,6 +425,8 @@ def _finals(
             (replace(each, basis=sized.basis, basis_rule=sized.basis_rule), left)
             for each, left in tried
         ]
+    if job.left_s(size) < 0:
+        return curve, [], None, OVERTIME
     compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
     if not compared:
         return curve, [], None, "singular systems"
@@ -429,6 +435,8 @@ def _finals(
         each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
     }
     for step in range(n_steps):
+        if job.left_s(size) < 0:
+            return curve, compared, winner, OVERTIME
         left = _left_next_to(tuning.alphas, winner.entry, _ALPHAS_NEXT)
         factors = _factors_next_to(winner.combination.width_factor, widths)
         new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
@@ -564,11 +572,11 @@ def _cost(s: FitSizes) -> StageCost:
     n_judged = n_judged_folds(n_rows, tuning.folds)
     # The search does not sum a locality. Only its first round tries all ridges.
     n_ridges = len(tried.all_penalties) * len(tuning.alphas) * len(tried.components)
-    n_left, products, exponentials = n_ridges, 0.0, 0.0
+    n_left, products, exponentials, systems = n_ridges, 0.0, 0.0, Counter[int]()
     for each in (*rounds, Round(n_finals, n_rows, largest, n_judged)):
         n, size = each.n_tried * each.n_rows, each.n_basis
         products += n * (size**2 + 3 * s.product_flops(size))
-        products += each.n_tried * each.n_folds * n_left * size**3 / 3
+        systems[size] += each.n_tried * each.n_folds * n_left
         if s.n_components:
             products += each.n_tried * each.n_folds * eigenfunctions_flops(size)
         exponentials += 2 * n * size
@@ -588,6 +596,7 @@ def _cost(s: FitSizes) -> StageCost:
     basis = s.basis_bytes(largest, copies=3)
     return StageCost(
         products=products,
+        systems=systems,
         exponentials=exponentials,
         read_bytes=s.rows_bytes + round(len(rounds) * len(tried.scales) * sample_bytes),
         written_bytes=round(sample_bytes),

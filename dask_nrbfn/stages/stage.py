@@ -1,4 +1,4 @@
-"""The `Stage` interface, the costs of stages, and the sizes from which the costs follow."""
+"""The `Stage` interface, and the sizes from which the costs of stages follow."""
 
 import math
 from collections.abc import Callable
@@ -17,35 +17,11 @@ from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import LIST_BYTES, BasisSource, search_block_rows, source_of
 from dask_nrbfn.stages.context import FitContext, Trials
+from dask_nrbfn.stages.cost import StageCost as StageCost
 from dask_nrbfn.storage.array import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageCost:
-    """The largest terms of the expected cost of one stage.
-
-    Products, exponentials and pairs are the work of all tasks, see `Rates`, and so are the bytes
-    read and written; `held_bytes` is the peak memory of one worker, including its process.
-    """
-
-    products: float = 0.0
-    exponentials: float = 0.0
-    pairs: float = 0.0
-    pair_flops: float = 0.0
-    read_bytes: int = 0
-    written_bytes: int = 0
-    held_bytes: int
-    n_tasks: int = 1
-    # Seconds of all tasks that do not depend on the rates.
-    other_s: float = 0.0
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations of all tasks."""
-        return self.products + self.pairs * self.pair_flops
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +34,14 @@ class StageJob:
     # Maximum number of basis rows that the workers' memory allows in every stage.
     largest_basis: int = 0
     validation: Dataset | None = None
+    # Expected seconds of the stage; seconds that are left to try, if the fit then goes on with so
+    # many basis rows.
+    needed_s: float = 0.0
+    left_s: Callable[..., float] = lambda n_basis=None: math.inf
 
+
+# Why a tuning tries nothing more.
+OVERTIME = "the time limit"
 
 # The bytes that a stage does not count, as a share of those that it states.
 _MARGIN = 0.25
@@ -271,36 +254,3 @@ class Stage:
 def known(**values: Any) -> dict[str, Any]:
     """Return the values that are not None, for a record."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-# Seconds of overhead of a part, from its submission to its record: the scheduler, opening the run
-# and the dataset, writing the part.
-_PART_S = 0.06
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """The amounts of work that one worker does in a second.
-
-    Floating-point operations of products and factorizations, activations without their products,
-    pairs of rows in an exact search, with the columns of the dataset, and bytes.
-    """
-
-    products: float
-    exponentials: float
-    pairs: float
-    bytes: float
-
-
-def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    """Return the expected seconds of a stage."""
-    shared = (
-        cost.products / rates.products
-        + cost.exponentials / rates.exponentials
-        + cost.pairs / rates.pairs
-        + (cost.read_bytes + cost.written_bytes) / rates.bytes
-        + cost.other_s
-    )
-    # The last round of tasks may leave workers idle.
-    rounds = math.ceil(cost.n_tasks / n_workers)
-    return shared * rounds / cost.n_tasks + rounds * _PART_S

@@ -189,7 +189,8 @@ def _path_cost(s: FitSizes) -> StageCost:
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
     weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
     return StageCost(
-        products=n_tasks * (s.n_ridges * s.r**3 / 3 + spans * eigenfunctions_flops(s.r)) + spectrum,
+        products=n_tasks * spans * eigenfunctions_flops(s.r) + spectrum,
+        systems={s.r: n_tasks * s.n_ridges},
         held_bytes=s.held(
             s.solve_bytes
             + 4 * s.r**2

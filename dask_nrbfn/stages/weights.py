@@ -194,7 +194,7 @@ def _cost(s: FitSizes) -> StageCost:
     in_place = not (s.n_kept < s.r or s.penalty_axes or s.has_locality or s.n_components)
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
-        products=0.0 if s.n_ridges else s.n_kept**3 / 3,
+        systems={} if s.n_ridges else {s.n_kept: 1},
         held_bytes=s.held(solving + 2 * 8 * s.n_ridges * s.q * s.r, reads=False),
     )
 

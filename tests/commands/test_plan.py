@@ -13,7 +13,7 @@ from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, r
 from dask_nrbfn.engine import EngineOptions, InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.stage import Rates
+from dask_nrbfn.stages.cost import Rates
 from tests.cli.program import refuse, run, succeed
 from tests.tables import spirals, write_table
 
@@ -49,7 +49,7 @@ def test_plan_fit__counts_what_the_stages_do(dataset):
     assert costs["moments"].flops == n * r**2 + 2 * n * r * p
     assert costs["neighbors"].flops == 2 * n**2 * p
     assert costs["width"].flops == 2 * n * r * p
-    assert costs["weights"].flops == r**3 / 3
+    assert costs["weights"].flops == r**3 / 3 and costs["weights"].systems == {r: 1}
     assert costs["columns"].read_bytes == 8 * n * p
 
 
@@ -63,6 +63,9 @@ def test_plan__of_a_tuning(dataset, tmp_path, rates):
     assert {"search", "path"}.isdisjoint(names[0])
     assert {"search", "path"} <= names[1] <= names[2]
     assert planned[0]["seconds"] < planned[1]["seconds"] < planned[2]["seconds"]
+    of_path = next(stage for stage in planned[1]["stages"] if stage["stage"] == "path")
+    # Five folds and all rows, a penalty, and seven alphas.
+    assert of_path["systems"] == 6 * 7
 
 
 def test_plan_fit__says_what_the_fit_records(dataset, tmp_path):

@@ -157,6 +157,21 @@ def test_size__of_numbers():
     assert run.chosen_params.basis_size == 16
 
 
+def test_time_limit__fits_the_best_network_so_far(caplog):
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    tuning, place = replace(QUICK, effort="normal", width_factors=None), MemoryStore()
+    X, y = spirals(4100)
+    run = fit_table(X, y, PARAMS, tuning=tuning, place=place, of_fit={"time_limit": 0.0})
+    of_search = run.stages["search"]
+    assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"
+    assert len({each["round"] for each in of_search["tried"]}) == 1 < len(of_search["rounds"])
+    assert run.chosen_params.basis_size == 4 and run.stages["cells"]["n_cells"] == 1
+    assert not of_search["finals"] and "model" in run.stages
+    assert any("s expected: " in each and " systems, " in each for each in caplog.messages)
+    # The limit is no part of the identity of the run.
+    assert fit_table(X, y, PARAMS, tuning=tuning, place=place).stages == run.stages
+
+
 @pytest.mark.slow
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
