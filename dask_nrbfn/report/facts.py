@@ -222,13 +222,13 @@ def _tried(title: str, records: list[Record], names: Iterable[str], chosen: Reco
 def _ranked(finished: FinishedRun, records: list[Record]) -> list[Record]:
     """Return combinations of the last round first; "behind_best" compares those of its round."""
     error, sizes = finished.criterion, finished.stages.get("search", {}).get("rounds", [])
-    ranked = [sizes[each.get("round", -1)] | each for each in records]
-    ranked.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
-    ranked.sort(key=lambda each: -each.get("round", 0))
-    for each in ranked:
-        alike = each[error] is not None and each.get("round") == ranked[0].get("round")
-        each["behind_best"] = shown(error, each[error] - ranked[0][error], 4) if alike else None
-    return ranked
+    found = [sizes[each.get("round", -1)] | each for each in records]
+    found.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
+    found.sort(key=lambda each: -each.get("round", 0))
+    for own in found:
+        same = own[error] is not None and own.get("round") == found[0].get("round")
+        own["behind_best"] = shown(error, round(own[error] - found[0][error], 6)) if same else None
+    return found
 
 
 def confidence_tables(finished: FinishedRun) -> list[Table]:
