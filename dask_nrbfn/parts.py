@@ -213,11 +213,16 @@ def run_tasks(
         return [(task, *values) for values in many]
 
     after = None if follow is None else lambda result: called(follow(result))
-    return engine.run(_call, called(arguments), label=label, follow=after)
+    return engine.run(_call, called(arguments), label=_spoken(label), follow=after)
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
     return task(*(each.open() if isinstance(each, PinnedModel) else each for each in arguments))
+
+
+def _spoken(stage: str) -> str:
+    """Return the name of a stage in words, such as "search, comparing sizes"."""
+    return stage.replace("-", ", ", 1).replace("-", " ")
 
 
 def _log_finished(
@@ -226,7 +231,7 @@ def _log_finished(
     if n_missing < n_parts:
         seconds = sum(record["seconds"] for record in records)
         message = "%s: %d of %d parts found (%.1f s of work), %d to do"
-        logger.info(message, stage, n_parts - n_missing, n_parts, seconds, n_missing)
+        logger.info(message, _spoken(stage), n_parts - n_missing, n_parts, seconds, n_missing)
 
 
 def _run_part(

@@ -37,11 +37,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     min_recall: float = FitLimits.min_recall
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        classes: ArrayLike | None = None,
-        sample_weight: Any = None,
+        self, X: Any, y: Any = None, classes: ArrayLike | None = None, sample_weight: Any = None
     ) -> Self:
         """Fit to a first batch of rows, or add further rows to those that were fitted before.
 
@@ -200,11 +196,8 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         """Return a mask of the labels of `training_rows` that are not missing."""
         if not means_empty(self.unlabelled):
             return are_labelled(labels, self.unlabelled)
-        return (
-            are_labelled(labels, str(self.unlabelled))
-            if labels.dtype.kind in "OU"
-            else ~np.isnan(labels)
-        )
+        is_text = labels.dtype.kind in "OU"
+        return are_labelled(labels, str(self.unlabelled)) if is_text else ~np.isnan(labels)
 
     def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):

@@ -121,8 +121,8 @@ feature_names_
         return super()._values() | {"components": self.n_components}
 
     def _train(self, dataset: Dataset, place: Location) -> None:
-        basis = self._given_rows()
-        run = finished_run(dataset, place, self._params(), embeds=True, basis=basis)
+        options: dict[str, Any] = {"basis": self._given_rows(), "verbose": self.verbose}
+        run = finished_run(dataset, place, self._params(), embeds=True, **options)
         self._take_run(run)
         self._take_model(read_model(run, ""))
 

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import logging
 import os
+import sys
 import tempfile
+import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -92,11 +95,42 @@ _OPTIONS = {
         metavar="path, URL or RemoteLocation",
         none="a temporary directory",
     ),
+    "verbose": Option(0, int, "1: print the log of a fit, unless `logging` shows it.", least=0),
 }
 """Definitions of the parameters of all estimators."""
 
 # Arrays with one entry for each row, which no update reads.
 _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
+
+
+_printing = threading.Lock()
+
+
+@contextmanager
+def printed_log(verbose: int) -> Iterator[None]:
+    """Print INFO lines that `logging` leaves out; its handlers get the same lines as before."""
+    log = logging.getLogger("dask_nrbfn")
+    user, least = logging.Logger(log.name), max(log.getEffectiveLevel(), logging.WARNING)
+
+    def is_printed(record: logging.LogRecord) -> bool:
+        if record.levelno >= least:
+            user.callHandlers(record)
+        return record.levelno < least
+
+    # The INFO lines of fits in other threads are printed by the first of them.
+    with _printing:
+        prints = verbose and not (log.isEnabledFor(logging.INFO) and log.hasHandlers())
+        if prints:
+            vars(user).update(vars(log))
+            log.handlers, log.propagate = [printer := logging.StreamHandler(sys.stdout)], False
+            printer.addFilter(is_printed)
+            log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        if prints:
+            log.handlers, log.propagate = user.handlers, user.propagate
+            log.setLevel(user.level)
 
 
 @contextmanager
@@ -118,6 +152,7 @@ def finished_run(
     tuning: TuneParams | None = None,
     *,
     embeds: bool = False,
+    verbose: int = 0,
     **options: Any,
 ) -> Run:
     """Return the finished run under `place` of a dataset and parameters, which decide its name."""
@@ -127,7 +162,7 @@ def finished_run(
         identity = json.dumps([dataset.fingerprint, *given])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
-    with _active_engine(dataset) as engine:
+    with printed_log(verbose), _active_engine(dataset) as engine:
         options |= {"tuning": tuning, "embeds": embeds}
         return fit_dataset(dataset, location, params, engine, **options)
 
@@ -210,6 +245,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None = 0
     missing: str = "error"
     store: str | os.PathLike[str] | RemoteLocation | None = None
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -438,22 +474,10 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
         """Return the classes of a dataset with the dtype of `y`, (K,); none for numbers."""
 
-    def _chunked_dataset(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        place: Location,
-        name: str,
-        schema: Schema | None = None,
-    ) -> Dataset:
-        """Return chunked rows as a dataset, as `chunked_dataset` does."""
+    def _chunked_dataset(self, *arguments: Any, schema: Schema | None = None) -> Dataset:
+        """Return chunked rows, targets and weights as a dataset, as `chunked_dataset` does."""
         return chunked_dataset(
-            X,
-            y,
-            sample_weight,
-            place,
-            name,
+            *arguments,
             numbers=self._of_numbers,
             unlabelled=self.unlabelled,
             missing=self.missing,
@@ -462,7 +486,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
         options: dict[str, Any] = {"basis": self._given_rows(), "min_recall": self.min_recall}
-        options["time_limit"] = self.time_limit
+        options |= {"time_limit": self.time_limit, "verbose": self.verbose}
         run = finished_run(dataset, place, self._params(), self._tuning(), **options)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
@@ -528,7 +552,8 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
-            dataset = self._chunked_dataset(X, y, sample_weight, place, name, self.schema_)
+            schema = self.schema_
+            dataset = self._chunked_dataset(X, y, sample_weight, place, name, schema=schema)
             try:
                 yield dataset
             finally:

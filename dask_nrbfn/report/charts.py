@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from textwrap import fill, shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import style
@@ -18,13 +18,12 @@ from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
 from dask_nrbfn.commands.evaluate import NumberEvaluation
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.facts import MOST_CLASSES, UNKNOWN
+from dask_nrbfn.report.facts import KIND, MOST_CLASSES, UNKNOWN
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import label_texts
 
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
-
 # Number of bars of a histogram, of drawn targets, and of named classes.
 _BARS, _MOST_DRAWN, _MOST_NAMED = 50, 4, 10
 
@@ -49,6 +48,9 @@ class Charts:
                 self._draw_reliability(rows, record["reliability"])
         if isinstance(finished.evaluation, NumberEvaluation):
             self._draw_predictions(finished.evaluation)
+        search = finished.stages.get("search", {"curve": ()})
+        if len(search["curve"]) > 1:
+            self._draw_search(search)
         if finished.confidences is not None:
             self._draw_confidence(finished.confidences)
         if finished.run.embeds:
@@ -96,17 +98,34 @@ class Charts:
             rows = plural(len(true), "evaluated row")
             caption = f"{evaluation.target_names[place]}: predicted against true, {rows}."
             with self._axes("Predicted and true numbers", caption) as axes:
-                PredictionErrorDisplay(y_true=true[:, place], y_pred=predicted[:, place]).plot(
-                    ax=axes, kind="actual_vs_predicted", scatter_kwargs={"s": 9}
-                )
+                display = PredictionErrorDisplay(y_true=true[:, place], y_pred=predicted[:, place])
+                display.plot(ax=axes, kind="actual_vs_predicted", scatter_kwargs={"s": 9})
+
+    def _draw_search(self, search: Mapping[str, Any]) -> None:
+        """Draw the learning curve, and the compared combinations to its right."""
+        error, chosen = self._finished.criterion, search["chosen"]["basis_size"]
+        name, finals = error.replace("_", " "), search["finals"]
+        drawn = sorted((each["n_basis"], each["basis"], each[error]) for each in search["curve"])
+        drawn += [(" ".join(map(each.get, KIND)), "compared", each[error]) for each in finals]
+        places = [*dict.fromkeys(each[0] for each in drawn)]
+        caption = f"The {name} on the sample, by basis size ({chosen:,} is chosen) and combination."
+        with self._axes("Tuning", caption, 5.0) as axes:
+            axes.set(xlabel="basis size, and compared combinations", ylabel=name)
+            axes.set_xticks(range(len(places)), [*map(str, places)], rotation=90)
+            for label in dict.fromkeys(each[1] for each in drawn):
+                own = [(places.index(place), loss) for place, by, loss in drawn if by == label]
+                marks = "kx" if label == "compared" else "o-"
+                axes.plot(*zip(*own, strict=True), marks, label=label)
+            axes.axvline(places.index(chosen), color="black", linestyle="--", linewidth=1)
+            if search["linear"] is not None:
+                axes.axhline(search["linear"], color="grey", linestyle=":", label="linear model")
+            axes.legend()
 
     def _draw_confidence(self, values: Floats) -> None:
         threshold = self._finished.params.confidence_threshold
         n_below = self._finished.stages["confidence"]["n_below_threshold"]
-        caption = (
-            f"Confidence: the weight of the own label among the neighbours. {n_below:,} rows below "
-            f"the threshold {threshold:g} may enter the basis."
-        )
+        caption = "Confidence: the weight of the own label among the neighbours. "
+        caption += f"{n_below:,} rows below the threshold {threshold:g} may enter the basis."
         with self._axes("Confidence of the rows", caption) as axes:
             axes.hist(values, _BARS, range=(0.0, 1.0))
             axes.set(xlabel="confidence", ylabel="rows", yscale="symlog", xlim=(0.0, 1.0))

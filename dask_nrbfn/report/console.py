@@ -39,10 +39,8 @@ def class_tables(evaluation: Evaluation) -> str:
 def plan_table(plan: Plan) -> str:
     """Return a plan as text, a line for each stage."""
     searched = "" if plan.n_candidates is None else f" of {plan.n_candidates} candidates"
-    network = (
-        f"{plan.n_basis} basis rows; {plan.method} neighbours{searched} in "
-        f"{plural(plan.n_partitions, 'partition')}"
-    )
+    network = f"{plan.n_basis} basis rows; {plan.method} neighbours{searched} in "
+    network += plural(plan.n_partitions, "partition")
     if plan.n_cells > 1:
         network = f"{plan.n_basis:,} basis rows in {plural(plan.n_cells, 'cell')}"
     machines = f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}"
@@ -74,7 +72,5 @@ def _text(*tables: Table) -> str:
 
 def _line(name: str, value: Any) -> str:
     """Return a figure after its name; long texts take several lines."""
-    indent = " " * (len(line("", "")))
-    return textwrap.fill(
-        line(name, value), _WIDTH, subsequent_indent=indent, break_on_hyphens=False
-    )
+    text, indent = line(name, value), " " * (len(line("", "")))
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)

@@ -4,8 +4,7 @@ The text of `fit` and `tune` and the page of `report` are made of these sections
 names that `inspect` and `--json` use.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,25 +35,22 @@ _NETWORK = (
 )
 _COST = ("seconds", "peak_bytes", "predicted_bytes", "n_workers", "threads", "memory_bytes")
 
-MOST_CLASSES = 30
-"""With more classes, the confusion is not drawn, and only the worst classes are listed."""
+# With more classes, the confusion is not drawn, and only the worst classes are listed; the label of
+# rows whose class the model does not know.
+MOST_CLASSES, UNKNOWN = 30, "(unknown)"
 
-UNKNOWN = "(unknown)"
-"""The label of the rows whose class the model does not know."""
-
-_CURVE = (
-    "One combination with bases of several sizes, on a sample; the smallest basis within one "
-    "standard error of the best is chosen"
-)
+# Combinations of one kind differ in the basis and its width.
+KIND = ("scale", "features", "kernel")
 
 # Figures by which a tuning compares; each record has some.
 _COMPARED = (
-    *("error_rate", "relative_error", "r2", "log_loss", "temperature"),
+    *("error_rate", "relative_error", "behind_best", "r2", "log_loss", "temperature"),
     *("fitting_error", "spectral_risk"),
 )
+Record = dict[str, Any]  # parameters that were tried, and their figures
 
-# Number of confusions, of the best combinations of a tuning, and of the worst cells and rows.
-_MOST_PAIRS, _MOST_TRIED, _MOST_CELLS, _MOST_UNSURE = 20, 10, 10, 10
+# Number of confusions, and of the worst cells and rows.
+_MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE = 20, 10, 10
 
 # With fewer rows, one error changes the error rate of a class by more than 5 points. Below this
 # recall, most rows of a class get the label of another class.
@@ -95,10 +91,8 @@ def summary(finished: FinishedRun) -> list[Section]:
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
     schema = finished.attributes["schema"]
-    costs = [
-        {"stage": stage, **{name: record[name] for name in _COST[:3]}}
-        for stage, record in finished.stages.items()
-    ]
+    stages = finished.stages.items()
+    costs = [{"stage": stage} | {name: each[name] for name in _COST[:3]} for stage, each in stages]
     found: dict[str, Sequence[Table]] = {
         "Classes": [table for each in confused(finished).values() for table in each[1:]],
         "Probabilities": [],
@@ -185,59 +179,56 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     if run.tuning is None:
         return []
     tuned, search, found = describe_tuning(run), finished.stages.get("search", {}), []
-    combination, ridge = search.get("chosen", {}), Ridge.in_params(params)
-
-    def add(
-        title: str,
-        records: list[dict[str, Any]],
-        names: Iterable[str],
-        is_chosen: Callable[[dict[str, Any]], bool],
-        most: int | None = None,
-    ) -> None:
-        """Add a table with the names that vary among the records, and figures of held-out rows."""
-        varied = [n for n in names if n == "alpha" or len({each.get(n) for each in records}) > 1]
-        rows = [
-            {name: each[name] for name in (*varied, *_COMPARED) if name in each}
-            for each in records[:most]
-        ]
-        found.append(Table(title, rows, [is_chosen(each) for each in records[:most]]))
-
-    def is_combination(record: dict[str, Any]) -> bool:
-        # A basis size is chosen later.
-        return all(record[name] == combination[name] for name in combination if name in record)
-
-    for name, what in (("tried", "tried"), ("finals", "compared")):
-        if records := sorted(tuned[name], key=partial(_rank, finished)):
-            best = f" ({_MOST_TRIED} best)" if len(records) > _MOST_TRIED else ""
-            n_basis = records[0].get("n_basis", search["n_basis"])
-            title = f"{plural(len(records), 'combination')} {what}{best} on "
-            title += f"{plural(search['n_rows'], 'row')} with a basis of {n_basis:,}"
-            if name == "tried" and search["stopped"]:
-                title += f"; ended: {search['stopped']}"
-            add(title, records, [*combination, "alpha"], is_combination, _MOST_TRIED)
+    for key, what in (("tried", "tried"), ("finals", "compared")):
+        if records := _ranked(finished, tuned[key]):
+            title = f"{plural(len(records), 'combination')} {what} on "
+            title += f"{plural(search['n_rows'], 'row')} with a basis of {records[0]['n_basis']:,}"
+            names, chosen = [*search["chosen"], "alpha"], search["chosen"]
+            if key == "tried":
+                title += f", in {shown('seconds', search['seconds'])}; the best of each kind"
+                title += f"; ended: {search['stopped']}" if search["stopped"] else ""
+                kinds = {tuple(each[name] for name in KIND): each for each in records[::-1]}
+                records = sorted(kinds.values(), key=records.index)
+                names = [*KIND, "basis", "width_factor", "n_rows", "n_basis"]
+                chosen = {name: chosen[name] for name in KIND}
+            elif search["linear"] is not None:
+                title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
+            found.append(_tried(title, records, names, chosen))
     if len(curve := tuned["curve"]) > 1:
-        size = params.basis, params.basis_size
-        add(_CURVE, curve, ["basis", "n_basis"], lambda at: (at["basis"], at["n_basis"]) == size)
+        chosen = {"basis": params.basis, "n_basis": params.basis_size}
+        title = "By size of the basis; the smallest within one standard error of the best is chosen"
+        found.append(_tried(title, curve, chosen, chosen))
     if path := tuned["path"]:
         how = "a validation dataset" if run.tuning.validation else plural(run.tuning.folds, "fold")
         alphas = plural(len({each["alpha"] for each in path}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
-        names = ["penalty", "locality", "components", "alpha"]
-        title = f"{alphas} compared on {n_rows}, {how}"
-        add(title, path, names, lambda each: Ridge.of(each) == ridge)
+        title, names = f"{alphas} compared on {n_rows}, {how}", [*Ridge._fields]
+        found.append(_tried(title, path, names, Ridge.in_params(params)._asdict()))
     if losses := tuned["losses"]:
         title = f"{plural(len(losses), 'loss')} compared on the same rows"
         names = ["loss", "n_passes", "taken", "stopped"]
-        add(title, losses, names, lambda each: each["loss"] == params.loss)
+        found.append(_tried(title, losses, names, {"loss": params.loss}))
     return found
 
 
-def _rank(finished: FinishedRun, record: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the order of a combination: first those on most rows, last those without an error."""
-    search, error = finished.stages["search"], record[finished.criterion]
-    size = search["rounds"][record["round"]] if "round" in record else search
-    figures = error or 0.0, record.get("log_loss") or 0.0
-    return -size["n_rows"], -size["n_basis"], error is None, *figures
+def _tried(title: str, records: list[Record], names: Iterable[str], chosen: Record) -> Table:
+    """Return the names that vary among records, and figures of held-out rows; mark the chosen."""
+    varied = [n for n in names if n == "alpha" or len({each.get(n) for each in records}) > 1]
+    rows = [{n: each[n] for n in (*varied, *_COMPARED) if n in each} for each in records]
+    marked = [all(each[n] == chosen[n] for n in chosen.keys() & each) for each in records]
+    return Table(title, rows, marked)
+
+
+def _ranked(finished: FinishedRun, records: list[Record]) -> list[Record]:
+    """Return combinations of the last round first; "behind_best" compares those of its round."""
+    error, sizes = finished.criterion, finished.stages.get("search", {}).get("rounds", [])
+    found = [sizes[each.get("round", -1)] | each for each in records]
+    found.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
+    found.sort(key=lambda each: -each.get("round", 0))
+    for own in found:
+        same = own[error] is not None and own.get("round") == found[0].get("round")
+        own["behind_best"] = shown(error, round(own[error] - found[0][error], 6)) if same else None
+    return found
 
 
 def confidence_tables(finished: FinishedRun) -> list[Table]:
@@ -357,15 +348,13 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     tuning, params = finished.run.tuning, finished.params
     assert tuning is not None
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
-    combinations = [*search["tried"], *search["finals"]]
+    records = [*search["tried"], *search["finals"]]
     for name, tried in {
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
         "alpha": [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
         "locality": tuning.localities or (),
         "components": tuning.components or (),
-        "width_factor": [
-            each["width_factor"] for each in combinations if each["kernel"] == params.kernel
-        ],
+        "width_factor": [r["width_factor"] for r in records if r["kernel"] == params.kernel],
     }.items():
         chosen, known = getattr(params, name), {*tried}
         # No alpha or locality is below 0 or above 1.

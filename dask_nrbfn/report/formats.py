@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 
-# Number of columns of a schema, of items of a list, and of letters in a cell of a text table, that
-# are shown; JSON has all.
+# Shown columns of a schema, items of a list, and letters in a cell of a text table. JSON has all.
 _MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
 
 _SHARES = {"error_rate", "fold_deviation", "precision", "recall", "f1", "of_class", "missing"}
-
 _UNITS = ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "kiB"))
 
 

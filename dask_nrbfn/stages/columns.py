@@ -32,7 +32,15 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import (
+    OVERTIME,
+    FitSizes,
+    Stage,
+    StageCost,
+    StageJob,
+    in_words,
+    known,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -351,8 +359,7 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
     rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
-        shown = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in each.items())
-        logger.info("metric: round %d, %s", number, shown)
+        logger.info("metric: round %d, %s", number, in_words(each))
     sample = {name: parts[0][name] for name in ("n_rows", "n_held_out", "n_basis")}
     sample |= known(stopped=stopped)
     kept = _best_round(rounds, dataset, sample["n_held_out"])

@@ -42,7 +42,7 @@ from dask_nrbfn.parts import (
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext, Trials, ridges_of
 from dask_nrbfn.stages.moments import read_features, read_moments, read_system
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words
 from dask_nrbfn.stages.validation import (
     VALIDATION,
     HeldOutPass,
@@ -224,13 +224,9 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
         passes = (passing, judging)
         step = run_task(engine, _advance_step, run, descent, number, *passes, label="refine")
         run.drop_part(descent.place, range(number - 1, number))
-        # Figures of held-out rows are None if a score overflowed.
-        figures = {name: value for name, value in step["path"][-1].items() if value is not None}
-        shown = ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
-        logger.info("refine: pass %d of %s, %s", number, descent.loss, shown)
-    logger.info(
-        "refine: %s stopped by the %s after %d passes", descent.loss, step["stopped"], number
-    )
+        logger.info("refine: pass %d of %s, %s", number, descent.loss, in_words(step["path"][-1]))
+    ended = descent.loss, step["stopped"], number
+    logger.info("refine: %s stopped by the %s after %d passes", *ended)
     run.drop(f"{descent.start}/parts")
     return step
 

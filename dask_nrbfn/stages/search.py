@@ -48,7 +48,7 @@ from dask_nrbfn.stages.context import (
     search_rows,
 )
 from dask_nrbfn.stages.moments import most_components
-from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 # Prefix of the groups that are deleted after the search.
 _SCRATCH = "search-"
 _SAMPLE, _BASES = f"{_SCRATCH}sample", f"{_SCRATCH}bases"
-_ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}final-"
+_ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}comparing-"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
 # second alpha and a few folds are enough to leave out three of four combinations, until a few are
@@ -235,7 +235,7 @@ def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> 
     sizes = [size for size in sizes if size <= _CHEAP or job.left_s(size) > 0]
     if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
         sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
-    curve = _judge(job, f"{_FINALS}size-first", sizes, tried)
+    curve = _judge(job, f"{_FINALS}sizes", sizes, tried)
     largest = max((each.n_basis for each in curve), default=0)
     latest, size = [each for each in curve if each.n_basis == largest], 2 * sizes[-1]
     while latest and size <= most and job.left_s(size) > 0:
@@ -279,7 +279,7 @@ class _Search:
             )
             for names, group in together.items()
         ]
-        stage = f"{_ROUND}{number}"
+        stage = f"{_ROUND}{number + 1}-of-{self._n_rounds}"
         parts = map_parts(job.run, job.dataset, job.engine, stage=stage, task=_try, units=units)
         kept = (*asdict(tried[0]), *Ridge._fields, *self._compared)
         for group, part in zip(together.values(), parts, strict=True):
@@ -358,8 +358,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
         if number and job.left_s() < 0:
             break
         tried = search.try_all(tried[: size.n_tried], size, number)
-        shown = ", ".join(f"{name} {value}" for name, value in size._asdict().items())
-        logger.info("search: round %d of %d, %s", number + 1, len(rounds), shown)
+        shown = "search: round %d of %d, %d combinations, %d rows, %d basis rows, %d folds"
+        logger.info(shown, number + 1, len(rounds), *size)
     best = tried[0]
     curve, compared, winner, stopped = _finals(job, search, best, n_rows)
     if stopped:
@@ -367,7 +367,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     chosen: dict[str, Any] = asdict(winner.combination if winner else best)
     if curve:
         chosen["basis_size"] = smallest_of(curve).n_basis
-    logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
+    logger.info("search: chosen: %s", in_words(chosen))
     left = winner.entry if winner else search.judged[best]
     return {
         "tried": [*search.judged.values()],
@@ -385,7 +385,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 def _compare_linear(job: StageJob, winner: Final) -> float | None:
     """Return the loss of linear functions of the columns; warn if it is clearly less."""
-    run, dataset, stage = job.run, job.dataset, f"{_FINALS}linear"
+    run, dataset, stage = job.run, job.dataset, f"{_FINALS}linear-model"
     if dataset.is_sparse or dataset.n_features > _MOST_LINEAR:
         return None
     map_parts(run, dataset, job.engine, stage=stage, task=_try_linear, units=[()])

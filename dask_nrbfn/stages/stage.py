@@ -1,7 +1,7 @@
 """The `Stage` interface, and the sizes from which the costs of stages follow."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Self
@@ -254,3 +254,13 @@ class Stage:
 def known(**values: Any) -> dict[str, Any]:
     """Return the values that are not None, for a record."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def in_words(figures: Mapping[str, Any]) -> str:
+    """Return the figures that are not None, rounded: "error rate 0.2174, r2 0.7681 0.3"."""
+    texts = []
+    for name, value in known(**figures).items():
+        many = value if isinstance(value, list) else [value]
+        shown = (f"{each:.4g}" if isinstance(each, float) else str(each) for each in many)
+        texts.append(" ".join((name.replace("_", " "), *shown)))
+    return ", ".join(texts)

@@ -61,7 +61,7 @@ from dask_nrbfn.stages.moments import (
     read_system,
     read_targets,
 )
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
@@ -403,12 +403,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     folds: FoldSums = read_total(run, reduction, FOLDS)
     figures = path[place] | {"fold_deviation": folds.deviation(place)}
     chosen = {name: figures.pop(name) for name in Ridge._fields}
-    logger.info(
-        "validation: %s, %s %.4f",
-        ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None),
-        criterion.replace("_", " "),
-        figures[criterion],
-    )
+    logger.info("validation: %s", in_words(chosen | {criterion: figures[criterion]}))
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]

@@ -49,7 +49,8 @@ def test_plan_fit__counts_what_the_stages_do(dataset):
     assert costs["moments"].flops == n * r**2 + 2 * n * r * p
     assert costs["neighbors"].flops == 2 * n**2 * p
     assert costs["width"].flops == 2 * n * r * p
-    assert costs["weights"].flops == r**3 / 3 and costs["weights"].systems == {r: 1}
+    assert costs["weights"].flops == r**3 / 3
+    assert costs["weights"].systems == {r: 1}
     assert costs["columns"].read_bytes == 8 * n * p
 
 

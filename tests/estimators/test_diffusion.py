@@ -16,8 +16,8 @@ from tests.tables import spirals, write_table
 def test_diffusion_map__signature_is_that_of_the_parameters():
     parameters = inspect.signature(DiffusionMap).parameters.values()
     found = {parameter.name: parameter.default for parameter in parameters}
-    own = {name: found.pop(name) for name in ("n_components", "basis", "missing", "store")}
-    assert own == {"n_components": 2, "basis": "random", "missing": "error", "store": None}
+    own = {"n_components": 2, "basis": "random", "missing": "error", "store": None, "verbose": 0}
+    assert {name: found.pop(name) for name in own} == own
     options = FitParams.options()
     assert found == {name: options[name].default for name in found}
 

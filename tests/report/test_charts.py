@@ -1,3 +1,4 @@
+import re
 from base64 import b64decode
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -58,6 +59,17 @@ def test_confusion_chart__any_number_of_classes(n_classes, n_charts):
     assert (
         len(drawn(finished(judged_rows={"rows": {"confusion": counts}}, labels=labels))) == n_charts
     )
+
+
+def test_search_chart__sizes_in_order_before_the_compared_combinations():
+    bases = [("sknn", 16), ("sknn", 64), ("random", 32)]
+    curve = [{"basis": basis, "n_basis": size, "error_rate": 1 / size} for basis, size in bases]
+    final = {"scale": "none", "features": "plain", "kernel": "gaussian", "error_rate": 0.1}
+    search = {"curve": curve, "finals": [final], "chosen": {"basis_size": 64}, "linear": 0.3}
+    network = finished(stages={"search": search}, criterion="error_rate")
+    ((chart,),) = Charts(network).by_section.values()
+    texts = re.findall("<!-- (.*) -->", b64decode(chart.image.partition(",")[2]).decode())
+    assert texts[:4] == ["16", "32", "64", "none plain gaussian"]
 
 
 @pytest.mark.parametrize("threshold", [0.001, 1.0])

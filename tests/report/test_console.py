@@ -65,9 +65,11 @@ def test_run_table__of_a_given_basis():
 
 def test_tuning_table__marks_what_was_chosen(tuned):
     combinations, finals, penalties, *_ = tuning_table(tuned).split("\n\n")
-    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15\n")
+    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15, in ")
     assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
-    assert finals.startswith("3 combinations compared on 300 rows with a basis of 15\n")
+    assert finals.startswith(
+        "3 combinations compared on 300 rows with a basis of 15; linear model: "
+    )
     (marked,) = [line for line in finals.splitlines() if line.startswith("*")]
     params = tuned.chosen_params
     assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
@@ -86,13 +88,16 @@ def test_tuning_table__marks_what_was_chosen(tuned):
     ]
 
 
-def test_tuning_table__shows_the_ten_best(altered, tuned):
-    tried = tuned.stages["search"]["tried"] * 3
-    shown = tuning_table(altered(tuned, search={"tried": tried})).split("\n\n")[0].splitlines()
-    assert shown[0].startswith("24 combinations tried (10 best)")
-    assert len(shown) == 12
-    errors = [float(line.split(" %")[0].split()[-1]) for line in shown[2:]]
-    assert errors == sorted(errors)
+def test_tuning_table__compares_with_the_best_of_the_same_round(altered, tuned):
+    tried, sizes = [], [{"n_rows": 9, "n_basis": 3}, {"n_rows": 99, "n_basis": 9}]
+    for place, each in enumerate(tuned.stages["search"]["tried"]):
+        new = {"round": int(each["kernel"] == "gaussian"), "error_rate": place / 100}
+        tried.append(each | new)
+    run = altered(tuned, search={"tried": tried, "rounds": sizes})
+    lines = [line.strip("* ").split() for line in tuning_table(run).splitlines()[2:6]]
+    assert [line[2:4] for line in lines] == [["99", "9"]] * 2 + [["9", "3"]] * 2
+    errors = [float(line[4]) for line in lines]
+    assert [line[6] for line in lines] == ["0.00", f"{errors[1] - errors[0]:.2f}", "-", "-"]
 
 
 def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):

@@ -50,9 +50,9 @@ def test_run_table__of_numbers(regression, model):
 def test_tuning_table__of_numbers(regression, model):
     combinations, finals, penalties = tuning_table(regression).split("\n\n")
     assert "250 held-out rows, a validation dataset\n" in penalties
-    assert finals.startswith("2 combinations compared on 300 rows with a basis of 30\n")
-    assert re.split("  +", combinations.splitlines()[1])[-2:] == ["relative error", "r2"]
-    errors = [float(line.split()[-3]) for line in combinations.splitlines()[2:]]
+    assert finals.startswith("2 combinations compared on 300 rows with a basis of 30; linear")
+    assert re.split("  +", combinations.splitlines()[1])[-3::2] == ["relative error", "r2"]
+    errors = [float(line.split()[-4]) for line in combinations.splitlines()[2:]]
     assert errors == sorted(errors)
     (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
     X, Y = surfaces(250, seed=1)

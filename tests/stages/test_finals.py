@@ -165,8 +165,10 @@ def test_time_limit__fits_the_best_network_so_far(caplog):
     of_search = run.stages["search"]
     assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"
     assert len({each["round"] for each in of_search["tried"]}) == 1 < len(of_search["rounds"])
-    assert run.chosen_params.basis_size == 4 and run.stages["cells"]["n_cells"] == 1
-    assert not of_search["finals"] and "model" in run.stages
+    assert run.chosen_params.basis_size == 4
+    assert run.stages["cells"]["n_cells"] == 1
+    assert not of_search["finals"]
+    assert "model" in run.stages
     assert any("s expected: " in each and " systems, " in each for each in caplog.messages)
     # The limit is no part of the identity of the run.
     assert fit_table(X, y, PARAMS, tuning=tuning, place=place).stages == run.stages
