@@ -411,7 +411,7 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
     rest = CountingEngine()
     update(run, rows[1], rest)
     # The old model is evaluated first.
-    assert rest.done["update-1-add-" + rows[1].fingerprint] == 4 - max(n_tasks - 1, 0)
+    assert rest.done[f"update, 1 add {rows[1].fingerprint}"] == 4 - max(n_tasks - 1, 0)
     assert Model.load(run.location).digest() == Model.load(whole.location).digest()
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
 
