@@ -109,11 +109,16 @@ def largest_basis(context: FitContext) -> int:
     return most if fits(most) else bisect_left(range(1, most), True, key=lambda r: not fits(r))
 
 
+# Of most tunings that choose the size.
+_USUAL_BASIS = 1024
+
+
 def with_planned_basis(context: FitContext) -> FitContext:
-    """Return a context with the known basis size, or with its upper limit."""
+    """Return a context with the known basis size, its upper limit, or that of most tunings."""
     if context.found_basis or context.requested_size:
         return context
-    most = max(min(largest_basis(context), MOST_FOUND), context.dataset.n_classes)
+    limit = _USUAL_BASIS if context.tried.chooses_size else MOST_FOUND
+    most = max(min(largest_basis(context), limit), context.dataset.n_classes)
     return replace(context, found_basis=most)
 
 

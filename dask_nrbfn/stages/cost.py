@@ -42,6 +42,10 @@ class StageCost:
 # and the dataset, writing the part.
 _PART_S = 0.06
 
+# A system of r basis rows is copied, factored in blocks and its condition estimated, which takes as
+# long as so many r^2 products, and at least so many seconds.
+_COPIES, _SYSTEM_S = 200, 1e-4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
@@ -59,11 +63,13 @@ class Rates:
 
 def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     """Return the expected seconds of a stage."""
+    copies = sum(n * _COPIES * size**2 for size, n in cost.systems.items())
     shared = (
-        cost.all_products / rates.products
+        (cost.all_products + copies) / rates.products
         + cost.exponentials / rates.exponentials
         + cost.pairs / rates.pairs
         + (cost.read_bytes + cost.written_bytes) / rates.bytes
+        + sum(cost.systems.values()) * _SYSTEM_S
         + cost.other_s
     )
     # The last round of tasks may leave workers idle.

@@ -119,6 +119,9 @@ _MOST_LINEAR = 1000
 # Sampled rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
 
+# Assignments of rows to centres, each as long as an exponential for every row and centre.
+_MOVES = 12
+
 Left = dict[str, Any]
 """The penalties and alphas of a tuning that are left to try with a combination."""
 
@@ -581,7 +584,11 @@ def _cost(s: FitSizes) -> StageCost:
             products += each.n_tried * each.n_folds * eigenfunctions_flops(size)
         exponentials += 2 * n * size
         n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(tried.components))
-    products += len(tried.scales) * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
+    # Of the rounds, the kinds and the widths; centres move until few rows change their cluster.
+    n_bases = len(tried.scales) + 2 + n_refinements(tuning)
+    products += n_bases * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
+    if "kmeans" in tried.bases:
+        exponentials += n_bases * _MOVES * n_rows * largest
     if s.p <= _MOST_LINEAR:
         products += n_judged * n_rows * s.p**2
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
