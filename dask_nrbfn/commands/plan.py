@@ -28,8 +28,8 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
-from dask_nrbfn.stages.context import FitContext, Trials, planned_cells
-from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
+from dask_nrbfn.stages.context import Clock, FitContext, Rates, Trials, expected_s, planned_cells
+from dask_nrbfn.stages.stage import StageCost
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 

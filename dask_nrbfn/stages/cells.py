@@ -232,24 +232,14 @@ def _judged(
     return arrays
 
 
-def read_solved(run: Run, fits: str, n_cells: int) -> SolvedCells:
-    """Return the solutions of all cells."""
-    names = [f"solved_{name}" for name in SolvedCell._fields]
-    return SolvedCells.joined(
-        {name: run.read_part(fits, cell, name) for name in names} for cell in range(n_cells)
-    )
-
-
-def _read_judged(run: Run, dataset: Dataset, fits: str, n_parts: int) -> list[JudgedSums]:
-    """Return the sums over the held-out rows of each cell."""
-    kind = judged_sums(dataset)
-    return [read_sum(run, fits, part, kind, "judged") for part in range(n_parts)]
-
-
-def read_sum(run: Run, fits: str, part: int, kind: type[Any], prefix: str) -> Any:
-    """Return a sum over the held-out rows of a cell."""
-    names = kind.array_names()
-    return kind.from_arrays({each: run.read_part(fits, part, f"{prefix}_{each}") for each in names})
+def _read_sums(run: Run, fits: str, n_cells: int, kind: type[Any], prefix: str) -> list[Any]:
+    """Return a sum over the held-out rows of each cell."""
+    return [
+        kind.from_arrays(
+            {name: run.read_part(fits, cell, f"{prefix}_{name}") for name in kind.array_names()}
+        )
+        for cell in range(n_cells)
+    ]
 
 
 # The names of the parts with the rows and networks of all cells. Updates need the networks.
@@ -322,7 +312,8 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     first = len(table.folds) - len(numbers)
     places = first + np.flatnonzero(table.folds[first:] >= judged_folds.start)
     judged = own[order][places - first]
-    entry_of_cells = reduce(add, _read_judged(run, dataset, fits, len(drawn))).figures(0)
+    own_sums = _read_sums(run, fits, len(drawn), judged_sums(dataset), "judged")
+    entry_of_cells = reduce(add, own_sums).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
     one = JudgedRows(both.losses(tried.scores[places], tried.entry), shares)
     many = JudgedRows(both.losses(judged, entry_of_cells), shares)
@@ -424,7 +415,10 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         return [run.read_part(FITS, cell, name) for cell in every]
 
     sizes = [each["n_basis"] for each in records]
-    solved = read_solved(run, FITS, n_cells)
+    names_of_solved = [f"solved_{name}" for name in SolvedCell._fields]
+    solved = SolvedCells.joined(
+        {name: run.read_part(FITS, cell, name) for name in names_of_solved} for cell in every
+    )
     networks = CellNetworks(
         tree=read_tree(run),
         starts=np.cumsum([0, *sizes]),
@@ -442,8 +436,9 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
-    judged, error = _read_judged(run, dataset, FITS, n_cells), judged_sums(dataset).compared[0]
-    errors = np.array([each.figures(0)[error] for each in judged])
+    kind = judged_sums(dataset)
+    judged = _read_sums(run, FITS, n_cells, kind, "judged")
+    errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
     write_array(group, "basis", basis, "basis", "feature")
     write_array(group, "weights", solved.weights, "target", "basis")
     write_array(group, "rows", rows, "basis")
@@ -467,7 +462,7 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
         return figures | {"training_r2": (1.0 - unexplained).tolist()}
     assert isinstance(sums, HeldOutSums)
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
-    draws = (read_sum(run, FITS, cell, ScoreDraw, "drawn") for cell in range(n_cells))
+    draws = _read_sums(run, FITS, n_cells, ScoreDraw, "drawn")
     temperature = figures["temperature"]
     return figures | calibration_figures(reduce(add, draws), "squared", temperature=temperature)
 

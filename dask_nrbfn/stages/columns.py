@@ -215,7 +215,7 @@ def _columns_cost(s: FitSizes) -> StageCost:
     return StageCost(
         read_bytes=s.rows_bytes,
         held_bytes=s.held(8 * (3 * rows * s.width + 8 * s.p)),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 
@@ -320,7 +320,7 @@ _CHANCE = 0.5
 # The rounds end after this many rounds without a gain.
 _PATIENCE = 2
 
-_ALPHAS = tuple(10.0**-power for power in range(3, 10))
+_RIDGES = tuple(Ridge("weights", 10.0**-power) for power in range(3, 10))
 _FACTORS = {
     "gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5),
     "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0),
@@ -361,7 +361,6 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     for number, each in enumerate(rounds):
         logger.info("metric: round %d, %s", number, in_words(each))
     sample = {name: parts[0][name] for name in ("n_rows", "n_held_out", "n_basis")}
-    sample |= known(stopped=stopped)
     kept = _best_round(rounds, dataset, sample["n_held_out"])
     root, unused = np.ones(dataset.n_features), []
     if kept:
@@ -428,11 +427,6 @@ def sample_basis(n_rows: int) -> int:
     return min(_MOST_BASIS, -(-n_rows // 2))
 
 
-def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
-    ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
-    return SmallNetwork(kernel, width_factor, False, ridges)
-
-
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
     sample = _draw_sample(run, dataset)
@@ -450,7 +444,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
             weights = best.of_folds[0].weights[0]
             root = learned_root(seen, best.features, weights, threads=blas_threads())
             tried = [(kernel, factor * step) for step in _STEPS]
-        networks = [_small_network(*each, _ALPHAS) for each in tried]
+        networks = [SmallNetwork(*each, False, _RIDGES) for each in tried]
         found = try_side_by_side(
             sample,
             read_scaling(run, LEARNED, root=root),
@@ -481,11 +475,11 @@ def _metric_cost(s: FitSizes) -> StageCost:
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
-    own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS))
+    own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_RIDGES))
     trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)
     return StageCost(
         products=n_tried * rows * (r**2 + 6 * r * s.p) + gradients,
-        systems={r: n_tried * len(_ALPHAS)},
+        systems={r: n_tried * len(_RIDGES)},
         exponentials=2 * (n_tried + n_rounds) * rows * r,
         held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
         n_tasks=len(learning),

@@ -18,7 +18,7 @@ from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.cells import CELLS, cells_basis
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import trials_of
-from dask_nrbfn.stages.moments import WIDTH, read_coefficients, read_features
+from dask_nrbfn.stages.moments import WIDTH, read_features
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
 from dask_nrbfn.stages.weights import WEIGHTS, read_places
@@ -137,7 +137,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
 
 def _embedding_of(run: Run, dataset: Dataset) -> Model:
     """Return the model whose scores are all eigenfunctions except the constant one."""
-    weights, size = read_coefficients(run)[:, 1:].T, run.chosen_params.components
+    weights, size = run.read("components/coefficients")[:, 1:].T, run.chosen_params.components
     if len(weights) < (size or 0):
         lower = f"Set `components` to at most {len(weights)}, or give" if len(weights) else "Give"
         raise ParameterError(

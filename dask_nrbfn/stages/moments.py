@@ -168,7 +168,7 @@ def _width_cost(s: FitSizes) -> StageCost:
         exponentials=s.n * s.r / 2,
         read_bytes=s.rows_bytes,
         held_bytes=s.held(8 * rows * (s.r + 4 * s.width) + s.basis_bytes(s.r, copies=3)),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 
@@ -210,6 +210,7 @@ def _find_components(job: StageJob) -> dict[str, Any]:
 def _solve_components(run: Run) -> dict[str, Any]:
     found = eigenfunctions(read_features(run), most_components(run))
     group = run.group("components")
+    # Float64 (r, J), those of all eigenfunctions.
     write_array(group, "coefficients", found.coefficients, "basis", "component")
     write_array(group, "eigenvalues", found.eigenvalues, "component")
     return {
@@ -225,11 +226,6 @@ def most_components(run: Run) -> int:
     """
     asked = (size for size in Trials.of(run.params, run.tuning).components if size is not None)
     return max(asked, default=0) + run.embeds
-
-
-def read_coefficients(run: Run) -> Floats:
-    """Return the coefficients of all eigenfunctions of a run, float64 (r, J)."""
-    return run.read("components/coefficients")
 
 
 def _components_cost(s: FitSizes) -> StageCost:
@@ -441,10 +437,10 @@ def _moments_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=s.n * s.r**2 + s.n * s.product_flops(s.r),
         exponentials=s.n * s.r,
-        read_bytes=s.rows_bytes + (s.n_parts - 1) * sums,
-        written_bytes=s.n_parts * sums,
+        read_bytes=s.rows_bytes + (s.layout.n_parts - 1) * sums,
+        written_bytes=s.layout.n_parts * sums,
         held_bytes=s.held(summing, adding),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 
@@ -567,7 +563,7 @@ def _locality_cost(s: FitSizes) -> StageCost:
         read_bytes=n_parts * (s.rows_bytes + sums),
         written_bytes=(n_parts + 1) * sums,
         held_bytes=s.held(s.exact_search_bytes(n_drawn), summing, 3 * 8 * packed_size(s.r)),
-        n_tasks=min(s.n_parts, n_parts),
+        n_tasks=min(s.layout.n_parts, n_parts),
     )
 
 

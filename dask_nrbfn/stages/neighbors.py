@@ -499,7 +499,7 @@ def _cost(s: FitSizes) -> StageCost:
     entries = s.n * overlap
     updates = plan.candidate_updates(entries, s.p, s.row_values, n_neighbors=s.k)
     row_bytes = s.width * search_dtype(s.dataset.dtype, s.search.method).itemsize
-    products, scratch, n_passes = 0.0, 0, s.n_parts if exact else 1
+    products, scratch, n_passes = 0.0, 0, s.layout.n_parts if exact else 1
     if n_partitions > 1:
         products = 2 * s.n * n_partitions * s.row_values
         scratch = entries * (row_bytes + 2 * 8 + LIST_BYTES * s.k)
@@ -543,9 +543,9 @@ def _cost_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         pairs=s.n * n_candidates,
         pair_flops=s.pair_flops,
         read_bytes=3 * s.rows_bytes,
-        written_bytes=(s.n_parts + 2) * s.lists_bytes,
+        written_bytes=(s.layout.n_parts + 2) * s.lists_bytes,
         held_bytes=s.held(drawn, s.exact_search_bytes(n_candidates)),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 
@@ -633,7 +633,7 @@ def _recall_cost(s: FitSizes) -> StageCost:
         pair_flops=s.pair_flops,
         read_bytes=2 * s.rows_bytes,
         held_bytes=s.held(s.exact_search_bytes(targets)),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 

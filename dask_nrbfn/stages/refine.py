@@ -40,7 +40,7 @@ from dask_nrbfn.parts import (
     run_task,
 )
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.context import FitContext, Trials, ridges_of
+from dask_nrbfn.stages.context import FitContext, Trials, trials_of
 from dask_nrbfn.stages.moments import read_features, read_moments, read_system
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words
 from dask_nrbfn.stages.validation import (
@@ -54,7 +54,7 @@ from dask_nrbfn.stages.validation import (
     penalized_system,
     read_path_weights,
 )
-from dask_nrbfn.stages.weights import read_kept_system, read_places
+from dask_nrbfn.stages.weights import full_system, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -237,7 +237,8 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
     The targets are ``2 T - 1``: twice the weights for T less their sum over the classes.
     """
     if fold is None:
-        system, weights = read_kept_system(run), run.read("weights/values")
+        system = full_system(run, read_moments(run)).at(read_places(run))
+        weights = run.read("weights/values")
     else:
         squared, chosen = _read_squared(run, fold), Ridge.in_params(run.chosen_params)
         system = read_system(run, read_moments(run, without=fold))
@@ -252,7 +253,7 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
 
 def _read_squared(run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of the squared loss at the chosen ridge without a fold."""
-    place = ridges_of(run).index(Ridge.in_params(run.chosen_params))
+    place = trials_of(run).ridges.index(Ridge.in_params(run.chosen_params))
     return read_path_weights(run, fold, place)
 
 
@@ -480,7 +481,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_computed = most * (s.n + (s.judged.n_rows if s.n_ridges and s.n_folds == 1 else 0))
     # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
     factor = 8 * r**2
-    stored = factor * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
+    stored = factor * max(1, s.penalty_axes, 2 * any(s.tried.localities)) * n_models
     weights = 8 * s.q * r * n_models
     passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * bool(s.n_ridges)
     passing += 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
@@ -490,7 +491,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=round(n_computed * s.dataset.row_bytes) + most * stored,
         written_bytes=n_refined * stored,
         held_bytes=s.held(passing, s.solve_bytes + factor, 2 * factor + 6 * n_passes * weights),
-        n_tasks=s.n_parts,
+        n_tasks=s.layout.n_parts,
     )
 
 

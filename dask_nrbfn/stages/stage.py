@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import LIST_BYTES, BasisSource, search_block_rows, source_of
 from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.cost import StageCost as StageCost
+from dask_nrbfn.stages.context import StageCost as StageCost
 from dask_nrbfn.storage.array import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
@@ -80,8 +80,6 @@ class FitSizes:
     n_folds: int
     n_ridges: int
     penalty_axes: int
-    most_components: int
-    has_locality: bool
     # The sources of the basis, the values of a basis row, and the BLAS flops that take as long as
     # the distance of a row from it.
     sources: list[BasisSource]
@@ -122,8 +120,6 @@ class FitSizes:
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else tried.n_ridges,
             penalty_axes=max(penalty_named(name).n_axes for name in tried.all_penalties),
-            most_components=max(size or 0 for size in tried.components),
-            has_locality=any(tried.localities),
             sources=sources,
             basis_values=basis_values,
             distance_flops=sum(flops) / len(flops),
@@ -132,17 +128,12 @@ class FitSizes:
     @property
     def n_components(self) -> int:
         """Largest number of eigenfunctions of the basis; 0 without eigenfunctions."""
-        return min(self.most_components, self.r)
+        return min(max(size or 0 for size in self.tried.components), self.r)
 
     @property
     def n_kept(self) -> int:
         """Number of basis rows that the model keeps."""
         return min(self.tried.params.prune or self.r, self.r)
-
-    @property
-    def n_parts(self) -> int:
-        """Number of parts of a pass."""
-        return len(self.layout.spans)
 
     @property
     def rows_bytes(self) -> int:
@@ -205,7 +196,7 @@ class FitSizes:
             self.r,
             self.q,
             penalty_axes=self.penalty_axes,
-            locality=self.has_locality,
+            locality=any(self.tried.localities),
             n_components=self.n_components,
         )
 

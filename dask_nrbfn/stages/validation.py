@@ -50,10 +50,9 @@ from dask_nrbfn.parts import (
     run_task,
 )
 from dask_nrbfn.stages.columns import check_targets
-from dask_nrbfn.stages.context import FitContext, ridges_of
+from dask_nrbfn.stages.context import FitContext, trials_of
 from dask_nrbfn.stages.moments import (
     most_components,
-    read_coefficients,
     read_features,
     read_locality,
     read_moments,
@@ -127,7 +126,7 @@ def penalized_system(
     """Return a system with the terms of a ridge, by the features that `features` returns."""
     P = penalty_named(ridge.penalty).of(features or partial(read_features, run), read_shares(run))
     size, locality = ridge.components, read_locality(run, ridge.locality)
-    directions = None if size is None else read_coefficients(run)[:, :size]
+    directions = None if size is None else run.read("components/coefficients")[:, :size]
     return replace(system, penalty=P, locality=locality, directions=directions)
 
 
@@ -141,7 +140,7 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    tried, penalize = ridges_of(run), partial(penalized_system, run)
+    tried, penalize = trials_of(run).ridges, partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
     solved, conditions = solve_all(
@@ -150,7 +149,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
         tried=tried,
         penalize=penalize,
         directions_of=lambda kept: (
-            read_coefficients(run)
+            run.read("components/coefficients")
             if kept.all()
             else directions_among(read_features(run), kept, most_components(run))
         ),
@@ -391,7 +390,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     kinds = {"": kind, FOLDS: FoldSums}
     reduction = judge_held_out(job, "validation", HeldOutPass, kinds, read_path_weights)
     sums: JudgedSums = read_total(run, reduction)
-    tried, criterion = ridges_of(run), sums.compared[0]
+    tried, criterion = trials_of(run).ridges, sums.compared[0]
     path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
     place = best_place(path, criterion)
     if place is None:

@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.context import FitContext, ridges_of
+from dask_nrbfn.stages.context import FitContext, trials_of
 from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
@@ -146,7 +146,7 @@ def _solve(run: Run) -> dict[str, Any]:
     if run.tuning is None:
         solution = system.solve(chosen.alpha)
     else:
-        place = ridges_of(run).index(chosen)
+        place = trials_of(run).ridges.index(chosen)
         condition = PATH.recorded(run).path[place]["reciprocal_condition"]
         solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
     network = describe_network(run, system, solution, alpha=chosen.alpha)
@@ -185,13 +185,9 @@ def describe_network(
     return Network(weights, intercept, record)
 
 
-def read_kept_system(run: Run) -> RidgeSystem:
-    """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
-    return full_system(run, read_moments(run)).at(read_places(run))
-
-
 def _cost(s: FitSizes) -> StageCost:
-    in_place = not (s.n_kept < s.r or s.penalty_axes or s.has_locality or s.n_components)
+    terms = s.penalty_axes or any(s.tried.localities) or s.n_components
+    in_place = s.n_kept == s.r and not terms
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
         systems={} if s.n_ridges else {s.n_kept: 1},
