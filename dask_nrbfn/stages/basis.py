@@ -46,10 +46,7 @@ def _store_confidence(job: StageJob) -> dict[str, Any]:
 
 
 def _write_codes(run: Run, dataset: Dataset) -> None:
-    """Store the class code of every row in one or two bytes, because each part reads all codes.
-
-    If only some rows have a confidence, the row numbers are stored too.
-    """
+    """Store the class code of every row in one or two bytes, because each part reads all codes."""
     group, rows = run.group("confidence"), bases.searched_rows(run)
     if dataset.labelled_only:
         labelled = replace(dataset, labelled_only=False).labelled_rows()
@@ -122,11 +119,7 @@ CONFIDENCE = Stage(
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
-    """Choose and store the basis rows; return their number.
-
-    Also the number of rows below the threshold, if the basis needs confidences, and as "cap" the
-    limit by memory or `MOST_FOUND`, if the limit reduced the basis.
-    """
+    """Store the basis rows; return their number, and as "cap" a limit that reduced the number."""
     run, dataset = job.run, job.dataset
     params, most, n_below, cap = run.chosen_params, None, None, None
     if bases.requested_size(params, dataset) is None:
@@ -311,14 +304,11 @@ _SAMPLE_ELEMENTS = 2**25
 
 
 def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return the centres of k-means clusters of a sample, float64, not scaled.
-
-    The sample is drawn and ordered by hashes of the rows, so it does not depend on their order.
-    """
+    """Return the centres of k-means clusters of a sample, float64, not scaled."""
     n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
     n_classes = max(dataset.n_classes, 1)
     pool = bases.pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=n_classes)
-    # Rows are read in row order and clustered in the order of their hashes.
+    # Rows are read in row order and clustered by their hashes, so their order has no effect.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)
     scaling = read_scaling(run)

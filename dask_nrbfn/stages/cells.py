@@ -63,6 +63,7 @@ from dask_nrbfn.stages.context import (
     planned_cells,
     search_rows,
     trials_of,
+    tuning_of,
 )
 from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
 from dask_nrbfn.stages.validation import calibration_figures
@@ -212,8 +213,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
         # With the default of one network, rounding decides what an update and a forget leave.
         own = {params.alpha} - {FitParams.alpha}
         return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
-    assert run.tuning is not None
-    given = run.tuning.alphas
+    given = tuning_of(run).alphas
     alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
     return tuple(Ridge(Trials.of(params, tuning).penalties[0], alpha) for alpha in alphas)
 
@@ -259,11 +259,9 @@ _MOST_BASIS = 4096
 
 
 def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
-    """Compare one network with the networks of drawn cells on the held-out rows of these cells.
+    """Compare one network with those of drawn cells on held-out rows; None if it takes too long.
 
-    The one network is trained on a sample and on the rows of the drawn cells. Each row is scored
-    by networks that were trained without the fold of the row. "gained" says whether cells do better
-    in the loss and in the smooth loss. None if there is no time, or one network is too large.
+    The one network is trained on a sample and on the rows of the drawn cells.
     """
     run = job.run
     size = run.chosen_params.basis_size or 0
@@ -355,10 +353,7 @@ _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 def _compute(job: StageJob) -> dict[str, Any]:
     """Divide the table and fit every cell, unless one network does as well in a tuning.
 
-    Returns the number of cells, 1 if the tuning preferred one network, and the figures of all
-    cells: basis rows, the largest basis, the error of all rows, the largest risk of a cell, and the
-    figures of held-out rows. "compared" has the figures of one network and of drawn cells on the
-    same held-out rows.
+    Returns the number of cells, 1 if the tuning preferred one network, and figures of all cells.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     if not run.has("cells/origin"):
@@ -447,7 +442,6 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     write_array(group, "errors", errors, "cell")
     return {
         "n_basis": sum(sizes),
-        "largest": max(sizes),
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
         **_figures(run, reduce(add, judged), solved.residuals.sum(axis=0), n_cells),

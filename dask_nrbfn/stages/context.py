@@ -318,6 +318,12 @@ def planned_cells(params: FitParams, n_rows: int) -> int:
     return int(min(2 ** max(0, math.ceil(math.log2(n_rows / most))), MOST_CELLS))
 
 
+def tuning_of(run: Run) -> TuneParams:
+    """Return the tuning of a run that tunes."""
+    assert run.tuning is not None
+    return run.tuning
+
+
 def n_refinements(tuning: TuneParams) -> int:
     """Return the number of times that the search refines widths; 0 if widths are given."""
     return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]

@@ -49,10 +49,7 @@ _ORIGIN_ROWS = 101
 
 
 def _measure(job: StageJob) -> dict[str, Any]:
-    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`.
-
-    Also what later rows need too: class weights, and the origin of numbers.
-    """
+    """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`."""
     run, dataset = job.run, job.dataset
     reduction = Reduction("width", _WidthPass, {"": _WidthSums}, run.layout)
     record = reduce_parts(run, dataset, job.engine, reduction)
@@ -74,6 +71,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
     if _has_shares(run):
         write_array(run.group("width"), "shares", sums.clusters / record.weight, "basis")
     logger.info("width: %.6g", width)
+    # Updates weigh and centre later rows like these.
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = None
     if dataset.of_numbers:
@@ -467,10 +465,7 @@ _LOCALITY_SUMS = "locality-sums"
 
 
 def _sum_locality(job: StageJob) -> dict[str, Any]:
-    """Sum and store R over drawn rows and their neighbours among all rows.
-
-    Returns the numbers of drawn rows, of drawn rows with neighbours, and of pairs of neighbours.
-    """
+    """Sum and store R over drawn rows and their neighbours among all rows; return their numbers."""
     run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])

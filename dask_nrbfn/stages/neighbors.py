@@ -167,11 +167,7 @@ def _store_repaired(run: Run) -> None:
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
-    """Store the neighbours of every row, or of every candidate.
-
-    Returns the method, the mean distance of neighbours, and the number of rows that found fewer
-    than k neighbours in their partitions.
-    """
+    """Store the neighbours of every row or candidate; return the search and the mean distance."""
     run, dataset = job.run, job.dataset
     search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")

@@ -349,9 +349,7 @@ def _read_model(
 def _compute(job: StageJob) -> dict[str, Any]:
     """Descend for every loss; store the weights of the best loss, and return its passes.
 
-    "objective" is ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights; "path" has for each
-    pass the objective and the norm of its gradient, see `Preconditioner`, and in a tuning the
-    figures of held-out rows too. The squared loss has no passes.
+    The objective is ``sum_i v_i loss(m_i) + tr(W R W')``. The squared loss has no passes.
     """
     run = job.run
     descents = {
@@ -378,10 +376,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the losses on held-out rows, and the best loss.
-
-    Log losses are compared at a temperature alone.
-    """
+    """Return the figures of the losses on held-out rows at a temperature alone, and the best."""
     validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
     squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []

@@ -46,6 +46,7 @@ from dask_nrbfn.stages.context import (
     n_refinements,
     search_basis_size,
     search_rows,
+    tuning_of,
 )
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, in_words
@@ -150,10 +151,7 @@ def best_of(finals: Sequence[Final]) -> Final:
 
 
 def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
-    """Return the finals within one standard error of the best (Breiman et al. 1984, section 3.4).
-
-    By the loss alone, or with `n_losses` of 2 also by the smooth loss.
-    """
+    """Return the finals within a standard error of the best (Breiman et al. 1984, section 3.4)."""
     close = []
     for each in finals:
         gains, errors = best.gains_over(each)
@@ -226,12 +224,9 @@ def _judge(
 
 
 def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> list[Final]:
-    """Return the results of a combination with larger and larger bases, until no gain is left.
-
-    Except with the effort "quick", drawn bases are tried too, while they are close to the best.
-    """
-    params, tuning = job.run.chosen_params, job.run.tuning
-    assert tuning is not None
+    """Return the results of a combination with larger and larger bases, until no gain is left."""
+    params, tuning = job.run.chosen_params, tuning_of(job.run)
+    # Drawn bases are tried as long as they are close to the best.
     bases = dict.fromkeys((params.basis, *(() if tuning.effort == "quick" else ("random",))))
     tried = [(replace(best, basis=basis, basis_rule="uniform"), left) for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
@@ -263,8 +258,7 @@ class _Search:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
         sums = judged_sums(job.dataset)
         self._compared, self._figures = sums.compared, (sums.compared[0], sums.smooth)
-        assert job.run.tuning is not None
-        self._alphas = job.run.tuning.alphas
+        self._alphas = tuning_of(job.run).alphas
         self.judged: dict[Combination, dict[str, Any]] = {}
 
     def try_all(self, tried: list[Combination], size: Round, number: int) -> list[Combination]:
@@ -292,13 +286,11 @@ class _Search:
         return sorted(tried, key=self._standing)
 
     def _left(self, combination: Combination) -> Left:
-        """Return the alphas and penalties to try: those next to the best so far, if there are any.
-
-        The first of several rounds tries every second alpha.
-        """
+        """Return the alphas and penalties to try: those next to the best so far, if any."""
         if near := _left_next_to(self._alphas, self.judged.get(combination), _ALPHAS_NEXT):
             return near
         descending = sorted(set(self._alphas), reverse=True)
+        # The first of several rounds tries every second alpha.
         return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
     @property
@@ -338,15 +330,8 @@ def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
 
 
 def _compute(job: StageJob) -> dict[str, Any]:
-    """Try all combinations on a sample; return their results and the best.
-
-    "tried" has every combination with its best penalty and alpha and the figures of its last round,
-    "rounds" their sizes, "stopped" why no other widths were tried, "narrowed" the penalty and the
-    alphas that are left to try, "curve" a combination with bases of several sizes, "finals" the
-    combinations that were compared in the end, and "linear" the loss of a linear model.
-    """
-    run, dataset, engine, tuning = job.run, job.dataset, job.engine, job.run.tuning
-    assert tuning is not None
+    """Try all combinations on a sample; return their results and the best."""
+    run, dataset, engine, tuning = job.run, job.dataset, job.engine, tuning_of(job.run)
     tried = _different(run)
     n_rows = run_task(engine, _write_sample, run, dataset, label="search")
     rules: dict[tuple[str, str], set[str]] = {}
@@ -378,6 +363,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         "n_rows": n_rows,
         "n_basis": n_basis,
         "rounds": [size._asdict() for size in rounds],
+        # Why no other widths were tried, and the ridges that are left to try with the whole basis.
         "stopped": stopped,
         "narrowed": _left_next_to(tuning.alphas, left),
         "curve": [each.record for each in curve],
@@ -410,8 +396,7 @@ def _finals(
     job: StageJob, search: _Search, best: Combination, n_rows: int
 ) -> tuple[list[Final], list[Final], Final | None, str | None]:
     """Return the learning curve, the compared combinations, the best, and why no more are tried."""
-    params, tuning = job.run.chosen_params, job.run.tuning
-    assert tuning is not None
+    params, tuning = job.run.chosen_params, tuning_of(job.run)
     size = min(largest_size(params, tuning, job.dataset, n_rows), job.largest_basis)
     tried = [
         (each, _left_next_to(tuning.alphas, search.judged[each], _ALPHAS_OF_FINALS))
@@ -456,7 +441,6 @@ def _finals(
 
 def _different(run: Run) -> list[Combination]:
     """Return the combinations, without learned weights that are all equal ("standard")."""
-    assert run.tuning is not None
     tried = Trials.of(run.chosen_params, run.tuning).combinations
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
@@ -466,8 +450,7 @@ def _different(run: Run) -> list[Combination]:
 
 def _write_sample(run: Run, dataset: Dataset) -> int:
     """Store the rows on which combinations are tried; return their number."""
-    params, tuning, group = run.chosen_params, run.tuning, run.group(_SAMPLE)
-    assert tuning is not None
+    params, tuning, group = run.chosen_params, tuning_of(run), run.group(_SAMPLE)
     labelled = dataset.of_labelled()
     n_rows = search_rows(labelled.n_rows, dataset.row_values, tuning)
     TableRows.drawn(labelled, params, n_rows).write(group)
@@ -481,9 +464,8 @@ def _choose_bases(
     run: Run, dataset: Dataset, scale: str, basis: str, rules: list[str]
 ) -> PartResult:
     """Choose a basis of the sample by every rule."""
-    assert run.tuning is not None
     params = replace(run.chosen_params, scale=scale, basis=basis)
-    size = search_basis_size(dataset, params, run.tuning)
+    size = search_basis_size(dataset, params, tuning_of(run))
     sizes, scaling = [(size, rule) for rule in rules], read_scaling(run, scale)
     bases = bases_of_sample(run, dataset, _SAMPLE, params, sizes, scaling=scaling)
     arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
@@ -502,8 +484,7 @@ def _try(
     params, networks = _networks(run, tried)
     rule = params.basis_rule
     values, rows = (run.read_part(_BASES, place, f"{name}_{rule}") for name in ("values", "rows"))
-    assert run.tuning is not None
-    sample = read_sample(run, dataset, _SAMPLE, Chosen(values, rows), run.tuning.folds)
+    sample = read_sample(run, dataset, _SAMPLE, Chosen(values, rows), tuning_of(run).folds)
     sample = sample.thinned(n_rows, n_basis)
     found = try_side_by_side(
         sample,
@@ -517,8 +498,7 @@ def _try(
 
 def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> PartResult:
     """Try combinations with a basis of some sizes; keep the losses of every held-out row."""
-    (params, networks), tuning = _networks(run, tried), run.tuning
-    assert tuning is not None
+    (params, networks), tuning = _networks(run, tried), tuning_of(run)
     if Trials.of(params, tuning).chooses_size:
         params = replace(params, basis_size=max(sizes))
     scaling, entries, losses = read_scaling(run, params.scale), [], []
@@ -543,20 +523,18 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
 
 def _try_linear(run: Run, dataset: Dataset) -> PartResult:
     """Return the losses of linear functions of the columns on the rows that judge finals."""
-    assert run.tuning is not None
-    none = Chosen.of_points(np.empty((0, dataset.n_features)))
-    table = read_sample(run, dataset, _SAMPLE, none, run.tuning.folds)
-    n_held_out = n_judged_folds(len(table.folds), run.tuning.folds)
+    none, folds = Chosen.of_points(np.empty((0, dataset.n_features))), tuning_of(run).folds
+    table = read_sample(run, dataset, _SAMPLE, none, folds)
+    n_held_out = n_judged_folds(len(table.folds), folds)
     scores = table.linear_scores(read_scaling(run, "standard"), n_held_out=n_held_out)
     return PartResult({}, {"losses": table.losses(scores, {})})
 
 
 def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
     """Return parameters with the scale and basis of combinations, and their networks."""
-    assert run.tuning is not None
     params = [replace(run.chosen_params, **combination) for combination, _ in tried]
     return params[0], [
-        network_of(each, replace(run.tuning, **left))
+        network_of(each, replace(tuning_of(run), **left))
         for each, (_, left) in zip(params, tried, strict=True)
     ]
 

@@ -201,10 +201,7 @@ class FitSizes:
         )
 
     def held(self, *steps: float, reads: bool = True, margin: float = _MARGIN) -> int:
-        """Return the peak memory of a worker whose steps hold these bytes.
-
-        `reads` counts the chunks that the worker reads.
-        """
+        """Return the peak memory of a worker with steps of these bytes, and with what it reads."""
         reading = self.dataset.reading_bytes if reads else 0
         return self.process_bytes + reading + round((1 + margin) * max(steps, default=0))
 

@@ -82,10 +82,7 @@ _STORED = ("weights", "intercepts", "ones")
 
 
 def _solve_path(job: StageJob) -> dict[str, Any]:
-    """Return as "path" error, risk and bounds of the fits of all penalties to all rows.
-
-    Each part of the stage leaves out one fold; the last part leaves out none.
-    """
+    """Return error, risk and bounds of all fits; a part leaves out one fold, the last part none."""
     units: list[tuple[int | None]] = [*((fold,) for fold in held_out_folds(job.run)), (None,)]
     run, dataset, engine = job.run, job.dataset, job.engine
     records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
@@ -381,9 +378,7 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
 def _compute(job: StageJob) -> dict[str, Any]:
     """Return the errors of every penalty on rows that it was not fitted to, and the best one.
 
-    The log losses of the path are those at the best temperature without biases. The figures of the
-    best penalty are those with the calibration; "fold_deviation" is the standard deviation over the
-    folds of the error rate, or for numbers of the relative error.
+    Log losses of the path are at the best temperature; those of the best penalty have biases too.
     """
     run = job.run
     kind = sums_of(read_targets(run, job.dataset.n_targets))

@@ -32,10 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def _prune(job: StageJob) -> dict[str, Any]:
-    """Store the places of the kept basis rows, in the order of their choice; return their number.
-
-    Also the share of the squares of the targets that their orthogonal weights do not explain.
-    """
+    """Store the places of the kept basis rows, the first chosen first; return their number."""
     record = run_task(job.engine, _choose, job.run, label="prune")
     logger.info(
         "prune: %(n_kept)d basis rows leave %(unexplained).4g of the squares of the targets", record
@@ -62,12 +59,10 @@ def full_system(
 
 
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
-    """Return the forward selection of the kept basis rows; None if all are kept.
-
-    Numbers are standardized, so the unit of a target has no effect.
-    """
+    """Return the forward selection of the kept basis rows; None if all are kept."""
     if params.prune is None:
         return None
+    # The unit of a target has no effect.
     scaled = system.standardized() if numbers else system
     path = forward_selection(scaled, size=params.prune, alpha=params.alpha)
     if not len(path.chosen):
