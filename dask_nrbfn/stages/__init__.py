@@ -5,10 +5,7 @@ from typing import Any
 
 
 def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the record with the held-out errors of the chosen network; empty without a tuning.
-
-    That of the cells, of the losses if several were tried, or of the penalties.
-    """
+    """Return the record with the held-out errors of the chosen network; empty without a tuning."""
     if of_cells := cells_record(stages):
         return of_cells
     refined = stages.get("refine", {})

@@ -73,11 +73,6 @@ class SampledRows:
     n_all: int
 
     @property
-    def scaled(self) -> Rows:
-        """The scaled rows, float64 (n, p)."""
-        return self.scaling.apply(self.X)
-
-    @property
     def hashes(self) -> NDArray[np.uint64]:
         """Hash of each row's values, uint64 (n,)."""
         return hash_rows(self.X, seed=self.params.random_state)
@@ -213,10 +208,7 @@ def most_lists(overlap: int) -> int:
 
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
-    """Return the rows of a block of a search, a whole number of a run's chunks.
-
-    The larger of a row and of the neighbour lists that are merged for the row decides the size.
-    """
+    """Return the rows of a block of a search, a whole number of a run's chunks."""
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
@@ -344,8 +336,6 @@ class TableRows(NamedTuple):
 
 def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,)."""
-    if size == n_rows:
-        return np.arange(n_rows)
     drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
     return np.sort(drawn)
 

@@ -321,7 +321,8 @@ def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
     order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
     n_distinct = len(np.unique(hashes[order]))
-    centres = _centres(rows.scaled[order], min(size, n_distinct), rows.params.random_state)
+    scaled = rows.scaling.apply(rows.X[order])
+    centres = _centres(scaled, min(size, n_distinct), rows.params.random_state)
     return Chosen.of_points(rows.scaling.restore(centres))
 
 
@@ -356,10 +357,7 @@ _LEAST_FOUND, _RARER = 100, 10
 
 
 def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
-    """Return the minimum number of basis rows of a fit without `basis_size`.
-
-    The smaller of 100 and a tenth of the rows if a class is ten times as frequent as another; or 0.
-    """
+    """Return the minimum number of basis rows of a fit without `basis_size`."""
     present = class_counts[class_counts > 0]
     is_rare = present.max(initial=0) >= _RARER * present.min(initial=n_rows)
     return min(_LEAST_FOUND, n_rows // 10) if is_rare else 0
@@ -402,12 +400,9 @@ def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
 
 
 def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> list[Chosen]:
-    """Return bases by the confidence of the sampled rows among themselves.
-
-    Without a `basis_size`, with at most the estimated number of rows of the whole dataset.
-    """
+    """Return bases by the confidence of the sampled rows among themselves."""
     rows = rows.first(bases.MOST_SCORED)
-    scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
+    scaled, n_rows, threads = rows.scaling.apply(rows.X), rows.X.shape[0], blas_threads()
     if not is_sparse(scaled):
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
@@ -418,6 +413,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))
     even = even_below(confidence, threshold=threshold)
     if rows.params.basis_size is None:
+        # At most the estimated number of basis rows of the whole dataset.
         below = np.count_nonzero(confidence < threshold) / len(confidence)
         counts = np.bincount(rows.codes[rows.codes >= 0])
         most = max(rows.n_classes, _least_found(rows.n_all, counts), round(below * rows.n_all))

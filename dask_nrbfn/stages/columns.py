@@ -32,15 +32,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.stage import (
-    OVERTIME,
-    FitSizes,
-    Stage,
-    StageCost,
-    StageJob,
-    in_words,
-    known,
-)
+from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, in_words, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -326,9 +318,6 @@ _FACTORS = {
 # Width factors of later rounds, times the best of the round before.
 _STEPS = (0.5, 1.0, 2.0)
 
-# Fields that a round keeps of its best network.
-_NETWORK = ("kernel", "width_factor", "alpha")
-
 # Number of columns that the run records.
 _RECORDED = 20
 
@@ -430,10 +419,10 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     most = run.chosen_params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
-            kernel, factor = (rounds[-1][name] for name in _NETWORK[:2])
             weights = best.of_folds[0].weights[0]
             root = learned_root(seen, best.features, weights, threads=blas_threads())
-            tried = [(kernel, factor * step) for step in _STEPS]
+            last = rounds[-1]
+            tried = [(last["kernel"], last["width_factor"] * step) for step in _STEPS]
         networks = [SmallNetwork(*each, False, _RIDGES) for each in tried]
         found = try_side_by_side(
             sample,
@@ -446,8 +435,9 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
         if place is None:
             break
         best = found[place]
-        named = dict(zip(_NETWORK, tried[place], strict=False)) | best.entry
-        rounds.append({name: named[name] for name in (*_NETWORK, *judged.compared)})
+        kernel, factor = tried[place]
+        figures = {name: best.entry[name] for name in ("alpha", *judged.compared)}
+        rounds.append({"kernel": kernel, "width_factor": factor, **figures})
         roots.append(root)
         if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break

@@ -235,10 +235,7 @@ class Trials:
 
     @property
     def chooses_size(self) -> bool:
-        """Whether a tuning chooses the number of basis rows.
-
-        A given size, confidence threshold, basis or number of eigenfunctions decides the number.
-        """
+        """Whether a tuning chooses the number of basis rows."""
         return (
             self.tuning is not None
             and self.params.basis_size is None
@@ -538,10 +535,7 @@ class FitContext:
 
 
 def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> FitParams:
-    """Return the parameters with every "auto" resolved; log if rows are too few for neighbours.
-
-    By default an embedding has a "random" basis and two coordinates.
-    """
+    """Return the parameters with every "auto" resolved; log if rows are too few for neighbours."""
     if embeds:
         basis = "random" if params.basis == "auto" else params.basis
         components = params.components or _DEFAULT_COORDINATES

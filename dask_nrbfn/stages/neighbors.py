@@ -50,12 +50,10 @@ _MIN_APPROXIMATE_ROWS = 4096
 
 
 def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
-    """Return the function that scales and centres rows, in the precision of the search.
-
-    It does not centre rows in CSR, because that would fill them.
-    """
+    """Return the function that scales and centres rows, in the precision of the search."""
     scaling, centre = read_scaling(run), np.zeros(())
     dtype = search_dtype(dataset.dtype, run.decisions["neighbors"]["method"])
+    # Centring would fill rows in CSR.
     if run.chosen_params.scale == "none" and not dataset.is_sparse:
         centre = read_statistics(run).exact_centre()
 
@@ -178,7 +176,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
         run.require_row_array("neighbors/distances", np.float64, k)
     if search.n_candidates is not None:
         run.decide(bases.CANDIDATES, asdict(PartLayout.of(search.n_candidates, run.params.n_parts)))
-        found = {"distance_sum": _search_candidates(run, dataset, job.engine)}
+        if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
+            run_task(job.engine, _draw, run, dataset, label="neighbors")
+        rows = run.read("neighbors/rows")
+        distance_sum = search_rows_exactly(
+            run, dataset, job.engine, stage="candidates", rows=rows, into="neighbors"
+        )
+        found = {"distance_sum": distance_sum}
     elif search.n_partitions > 1:
         found = _search_in_partitions(run, dataset, job.engine, search)
     elif search.method == "exact":
@@ -206,14 +210,6 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
             "approximate search uses single precision and cannot distinguish the neighbours.",
             "Give `neighbors`=exact or `scale`=standard, in a new run.",
         )
-
-
-def _search_candidates(run: Run, dataset: Dataset, engine: Engine) -> float:
-    """Store the candidates and their neighbours among all rows; return the sum of distances."""
-    if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
-        run_task(engine, _draw, run, dataset, label="neighbors")
-    place, rows = "neighbors", run.read("neighbors/rows")
-    return search_rows_exactly(run, dataset, engine, stage="candidates", rows=rows, into=place)
 
 
 def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:

@@ -193,13 +193,6 @@ class _Descent(NamedTuple):
         """Return a field of the points of `number` passes."""
         return run.read_part(self.place, number, f"{name}-{self.folds.index(fold)}")
 
-    def passing(self, run: Run, number: int) -> Reduction:
-        """Return a pass over the training rows."""
-        kinds = {"": LossSums, **({_HELD_OUT: HeldOutSums} if len(self.folds) > 1 else {})}
-        return Reduction(
-            f"{self.place}-pass-{number}", _LossPass, kinds, run.layout, (self, number)
-        )
-
 
 def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
     """Descend until a rule stops the passes; return the record of the last step."""
@@ -211,14 +204,13 @@ def _descend(job: StageJob, descent: _Descent) -> dict[str, Any]:
         return step
     units = [(descent.loss, fold) for fold in descent.folds]
     map_parts(run, dataset, engine, stage=descent.start, task=_start, units=units)
+    kinds = {"": LossSums, **({_HELD_OUT: HeldOutSums} if len(descent.folds) > 1 else {})}
     while not step["stopped"]:
-        passing, judging = descent.passing(run, number), None
+        stage, judging = f"{descent.place}-pass-{number}", None
+        passing = Reduction(stage, _LossPass, kinds, run.layout, (descent, number))
         reduce_parts(run, dataset, engine, passing)
         if job.validation is not None:
-            name, weights_of = (
-                f"{passing.stage}-judged",
-                partial(_read_model, descent, number, None),
-            )
+            name, weights_of = f"{stage}-judged", partial(_read_model, descent, number, None)
             judging = judge_held_out(job, name, HeldOutPass, {"": HeldOutSums}, weights_of)
         number += 1
         passes = (passing, judging)

@@ -139,11 +139,6 @@ class Final(JudgedRows):
         """Number of basis rows."""
         return int(self.entry["n_basis"])
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record of the search."""
-        return asdict(self.combination) | self.entry
-
 
 def best_of(finals: Sequence[Final]) -> Final:
     """Return the final with the smallest mean loss; of equal ones the first."""
@@ -366,8 +361,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
         # Why no other widths were tried, and the ridges that are left to try with the whole basis.
         "stopped": stopped,
         "narrowed": _left_next_to(tuning.alphas, left),
-        "curve": [each.record for each in curve],
-        "finals": [each.record for each in compared],
+        "curve": [asdict(each.combination) | each.entry for each in curve],
+        "finals": [asdict(each.combination) | each.entry for each in compared],
         "linear": _compare_linear(job, best_of([winner, *curve])) if winner else None,
     }
 
