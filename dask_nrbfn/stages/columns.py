@@ -309,7 +309,7 @@ _ROUNDS = "metric-rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
-_MOST_BASIS = 1000
+_MOST_BASIS, _FEW_BASIS = 1000, 250
 
 # One fold is held out, because the error on rows that weights were learned from is too small.
 _N_FOLDS, _HELD_OUT = 5, 0
@@ -424,8 +424,8 @@ def sample_size(n_rows: int, n_features: int) -> int:
 
 
 def sample_basis(n_rows: int) -> int:
-    """Return the largest number of basis rows of a sample; half of a small sample."""
-    return min(_MOST_BASIS, -(-n_rows // 2))
+    """Return the largest number of basis rows of a sample; a quarter of a small sample."""
+    return min(_MOST_BASIS, max(n_rows // 4, min(_FEW_BASIS, -(-n_rows // 2))))
 
 
 def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
