@@ -79,6 +79,7 @@ class Reading:
     block_rows: int
     weighting: RowWeights
     n_folds: int = 1
+    of_folds: int = 1
     seed: int = 0
     codes_in_model: Sequence[int] | None = None
 
@@ -102,7 +103,8 @@ def folded_blocks(
                 check_total_weight(float(weights.sum()))
         if recoded is not None:
             targets = recoded[targets]
-        folds = folds_of_rows(first, first + X.shape[0], n_folds=n_folds, seed=reading.seed)
+        drawn = {"n_folds": n_folds, "of_folds": reading.of_folds, "seed": reading.seed}
+        folds = folds_of_rows(first, first + X.shape[0], **drawn)
         return fold_block(X, targets, weights, folds, n_folds=n_folds)._replace(start=first)
 
     return map(fold, range(start, stop, size), blocks)

@@ -538,7 +538,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 class PlainNetwork(LearningNetwork):
     """Network with fixed parameters."""
 
-    alpha: float = 1e-13
+    alpha: float | str = FitParams.alpha
     penalty: str = "weights"
     locality: float = 0.0
     prune: int | None = None

@@ -219,7 +219,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         size = params.basis, params.basis_size
         add(_CURVE, curve, ["basis", "n_basis"], lambda at: (at["basis"], at["n_basis"]) == size)
     if path := tuned["path"]:
-        how = "a validation dataset" if run.tuning.validation else plural(run.tuning.folds, "fold")
+        folds = plural(len(run.held_out_folds), "fold")
+        how = "a validation dataset" if run.tuning.validation else folds
         alphas = plural(len({each["alpha"] for each in path}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
         names = ["penalty", "locality", "components", "alpha"]
@@ -360,7 +361,9 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     combinations = [*search["tried"], *search["finals"]]
     for name, tried in {
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
-        "alpha": [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
+        "alpha": ()
+        if finished.run.chooses_alpha
+        else [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
         "locality": tuning.localities or (),
         "components": tuning.components or (),
         "width_factor": [

@@ -381,8 +381,7 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
     reading = Reading(
         block_rows=rows_of_block(features.basis),
         weighting=RowWeights.of(dataset, params),
-        n_folds=run.n_folds,
-        seed=params.random_state,
+        **run.drawn,
     )
     return MomentsPass(
         features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start
@@ -390,11 +389,11 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
 
 
 def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
-    """Check and store the moments of every fold and of all rows."""
-    if run.n_folds > 1:
-        for suffix, moments in sums.items():
-            _check_moments(run, moments, moments.total_weight)
-            write_sums(run, "moments", moments, suffix=suffix)
+    """Check and store the moments of every held-out fold and of all rows."""
+    suffixes = [*sums]
+    for suffix in (suffixes[fold] for fold in run.held_out_folds):
+        _check_moments(run, sums[suffix], sums[suffix].total_weight)
+        write_sums(run, "moments", sums[suffix], suffix=suffix)
     total, *of_others = sums.values()
     for moments in of_others:
         total += moments

@@ -48,7 +48,6 @@ from dask_nrbfn.stages.validation import (
     HeldOutPass,
     calibrate,
     calibration_bytes,
-    held_out_folds,
     judge_held_out,
     kept_basis,
     penalized_system,
@@ -358,7 +357,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """
     run = job.run
     descents = {
-        name: _Descent(name, (*held_out_folds(run), None))
+        name: _Descent(name, (*run.held_out_folds, None))
         for name in Trials.of(run.params, run.tuning).refined_losses
     }
     steps = {name: _descend(job, descent) for name, descent in descents.items()}

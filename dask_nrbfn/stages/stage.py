@@ -93,8 +93,10 @@ class FitSizes:
     width: int
     # Bytes of a worker's process that has searched neighbours and computed distances.
     process_bytes: int
-    # Folds with separate moments; the most ridges tried with the whole basis, 0 without tuning.
+    # Folds with separate moments; those held out of a fit that chooses only alpha, else 0; the most
+    # ridges tried with the whole basis, 0 without tuning.
     n_folds: int
+    n_held_out: int
     n_ridges: int
     penalty_axes: int
     most_components: int
@@ -137,6 +139,7 @@ class FitSizes:
                 process_bytes(l1=any(kinds), gpu=context.engine.device == "gpu"),
             ),
             n_folds=1 if tuning is None else tuning.n_folds,
+            n_held_out=0 if tuning is None else tuning.n_held_out or 0,
             n_ridges=0 if tuning is None else tried.n_ridges,
             penalty_axes=max(penalty_named(name).n_axes for name in tried.all_penalties),
             most_components=max(size or 0 for size in tried.components),
@@ -155,6 +158,14 @@ class FitSizes:
     def n_kept(self) -> int:
         """Number of basis rows that the model keeps."""
         return min(self.tried.params.prune or self.r, self.r)
+
+    @property
+    def n_judged(self) -> int:
+        """Number of rows on which penalties are compared."""
+        tuning = self.tried.tuning
+        if tuning is None or not self.n_held_out:
+            return self.judged.n_rows
+        return -(-self.judged.n_rows * self.n_held_out // tuning.folds)
 
     @property
     def n_parts(self) -> int:

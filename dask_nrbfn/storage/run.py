@@ -184,7 +184,7 @@ class Run:
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give the dataset that the run was begun from, or another path for a new run.",
             )
-        if (self.tuning is None, self.embeds) != (tuning is None, embeds):
+        if self.begun_by != _begun_by(tuning, embeds):
             raise RunMismatchError(
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
@@ -194,8 +194,9 @@ class Run:
             for each, further in ((self.params, self.tuning), (params, tuning))
         )
         new["n_parts"] = new["n_parts"] or old["n_parts"]
+        both = [name for name in old if name in new]
         changed = [
-            f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
+            f"`{name}`={old[name]} (now {new[name]})" for name in both if old[name] != new[name]
         ]
         if changed:
             raise RunMismatchError(
@@ -224,7 +225,12 @@ class Run:
     @property
     def begun_by(self) -> str:
         """The command that began the run."""
-        return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
+        return _begun_by(self.tuning, self.embeds)
+
+    @property
+    def chooses_alpha(self) -> bool:
+        """Whether a fit chooses alpha, and nothing else, on held-out rows."""
+        return self.begun_by == "fit" and self.tuning is not None
 
     @property
     def _chosen(self) -> dict[str, Any]:
@@ -258,6 +264,18 @@ class Run:
     def n_folds(self) -> int:
         """Number of cross-validation folds whose moments are summed separately."""
         return 1 if self.tuning is None else self.tuning.n_folds
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The arguments of `folds_of_rows` that draw the folds."""
+        of_folds, seed = (self.tuning or TuneParams()).folds, self.params.random_state
+        return {"n_folds": self.n_folds, "of_folds": of_folds, "seed": seed}
+
+    @property
+    def held_out_folds(self) -> list[int]:
+        """The held-out folds; none if there is a validation dataset."""
+        held_out = None if self.tuning is None else self.tuning.n_held_out
+        return list(range(held_out or self.n_folds)) if self.n_folds > 1 else []
 
     @cached_property
     def _writable(self) -> zarr.Group:
@@ -472,6 +490,12 @@ class Run:
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""
         return [name for name in member_names(self.stored) if name.startswith(prefix)]
+
+
+def _begun_by(tuning: TuneParams | None, embeds: bool) -> str:
+    if embeds:
+        return "embed"
+    return "fit" if tuning is None or tuning.n_held_out is not None else "tune"
 
 
 def finish_refresh(location: Location) -> None:
