@@ -503,12 +503,8 @@ class TuneParams(Params):
 
     @property
     def n_folds(self) -> int:
-        """Number of folds whose moments are summed separately; 1 with a validation dataset.
-
-        Folds that are not held out are one.
-        """
-        held_out = self.folds if self.n_held_out is None else self.n_held_out
-        return 1 if self.validation is not None else min(self.folds, held_out + 1)
+        """Number of folds of the rows; 1 with a validation dataset."""
+        return 1 if self.validation is not None else self.folds
 
 
 for _kind in (FitParams, TuneParams):

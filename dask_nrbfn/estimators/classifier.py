@@ -242,6 +242,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Their row indices in the training data; -1 for rows that are not training rows.
     width_ : float
         Kernel width sigma.
+    alpha_ : float or None
+        The given or chosen alpha; None with several cells.
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
@@ -284,7 +286,7 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
     >>> network = NRBFNClassifier(scale="standard").fit(X[::2], y[::2])
-    >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.9)
     True
     """
 

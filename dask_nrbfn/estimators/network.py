@@ -547,6 +547,11 @@ class PlainNetwork(LearningNetwork):
     kernel: str = "gaussian"
     width_factor: float = 1.0
 
+    def _take_model(self, model: Model) -> None:
+        super()._take_model(model)
+        # Each of several cells has its own.
+        self.alpha_ = None if model.cells is not None else model.params.alpha
+
     @classmethod
     def load(cls, location: Location) -> Self:
         """Return the network of a saved model or a finished run; executes no code from it."""

@@ -11,23 +11,19 @@ from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.types import Floats
 
 
-def folds_of_rows(
-    start: int, stop: int, *, n_folds: int, seed: int, of_folds: int | None = None
-) -> NDArray[np.int64]:
+def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
     """Return the folds of consecutive rows, int64 (b,), from 0 to ``n_folds - 1``.
 
     A fold is a hash of the row number, so it depends neither on chunks nor on the order of the
-    classes. Folds are of equal size up to chance. Of `of_folds`, the last ones are joined.
+    classes. Folds are of equal size up to chance.
     """
-    return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed, of_folds=of_folds)
+    return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed)
 
 
-def folds_of_numbers(
-    rows: NDArray[np.int64], *, n_folds: int, seed: int, of_folds: int | None = None
-) -> NDArray[np.int64]:
+def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
     """Return the fold of each row number, int64 (b,); -1 where the number is -1, for no row."""
-    folds = hash_numbers(rows, seed=seed) % np.uint64(of_folds or n_folds)
-    return np.where(rows < 0, -1, np.minimum(folds.astype(np.int64), n_folds - 1))
+    hashes = hash_numbers(rows, seed=seed)
+    return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
 def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:

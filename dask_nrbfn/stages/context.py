@@ -498,13 +498,8 @@ def _of_alpha(params: FitParams, n_rows: int) -> TuneParams | None:
     if refined or params.asks_for_cells or params.prune is not None or n_rows < 2 * _FOLDS:
         return None
     folds = max(_FOLDS, n_rows // _JUDGED_ROWS)
-    return TuneParams(
-        alphas=_ALPHAS,
-        features=(params.features,),
-        width_factors=(params.width_factor,),
-        folds=folds,
-        n_held_out=n_judged_folds(n_rows, folds),
-    )
+    own: dict[str, Any] = {"features": params.features, "width_factors": params.width_factor}
+    return TuneParams(alphas=_ALPHAS, folds=folds, n_held_out=n_judged_folds(n_rows, folds), **own)
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:

@@ -296,7 +296,7 @@ _DIMENSIONS = {
 
 def _sum_moments(job: StageJob) -> dict[str, Any]:
     """Sum and store the moments of all rows, fold by fold; return rows and weight."""
-    kinds = dict.fromkeys(_suffixes(job.run.n_folds), Moments)
+    kinds = dict.fromkeys(_suffixes(job.run.n_sums), Moments)
     reduction = Reduction("moments", _begin_moments, kinds, job.run.layout, finish=_finish_moments)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
     return {"rows": record.rows, "weight": record.weight}
@@ -381,7 +381,9 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
     reading = Reading(
         block_rows=rows_of_block(features.basis),
         weighting=RowWeights.of(dataset, params),
-        **run.drawn,
+        n_folds=run.n_sums,
+        of_folds=run.n_folds,
+        seed=params.random_state,
     )
     return MomentsPass(
         features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start

@@ -480,7 +480,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     # The last pass calibrates.
     most = n_refined * n_passes + bool(s.n_ridges)
-    n_computed = most * (s.n + (s.judged.n_rows if s.n_ridges and s.n_folds == 1 else 0))
+    n_computed = most * (s.n + (s.n_judged if s.n_ridges and s.n_folds == 1 else 0))
     # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
     factor = 8 * r**2
     stored = factor * max(1, s.penalty_axes, 2 * s.has_locality) * n_models

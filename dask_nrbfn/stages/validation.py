@@ -34,7 +34,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
@@ -101,7 +101,8 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
     Those of a fold are left out, because without their own row nothing fits their weights.
     """
     rows = run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
-    return np.not_equal(folds_of_numbers(rows, **run.drawn), fold)
+    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
+    return np.not_equal(folds, fold)
 
 
 def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
@@ -140,6 +141,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     tried, penalize = ridges_of(run), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
+    each = each_system(moments.n_basis, spans=any(each.components for each in tried))
     solved, conditions = solve_all(
         system,
         np.ones(moments.n_basis, dtype=np.bool_) if fold is None else kept_basis(run, fold),
@@ -150,8 +152,9 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             if kept.all()
             else directions_among(read_features(run), kept, most_components(run))
         ),
-        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
+        each=each,
         estimated=fold is None,
+        in_place=each is map,
     )
     path = []
     if fold is None:
@@ -185,10 +188,13 @@ def _path_cost(s: FitSizes) -> StageCost:
     n_tasks = s.n_held_out or 1 + (s.n_folds if s.n_folds > 1 else 0)
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and not s.n_held_out else 0.0
     weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
+    # Besides the gram matrix, that of the kept basis rows.
+    plain = s.n_held_out and not (s.penalty_axes or s.has_locality or spans)
+    solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True) if plain else s.solve_bytes
     return StageCost(
         products=n_tasks * (s.n_ridges * s.r**3 / 3 + spans * eigenfunctions_flops(s.r)) + spectrum,
         held_bytes=s.held(
-            s.solve_bytes
+            solving
             + 4 * s.r**2
             + 2 * weights
             + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
@@ -252,8 +258,10 @@ class HeldOutPass:
         self.reading = Reading(
             block_rows=n_rows,
             weighting=RowWeights.of(judged, run.chosen_params),
+            n_folds=run.n_sums,
+            of_folds=run.n_folds,
+            seed=run.chosen_params.random_state,
             codes_in_model=codes_in_model,
-            **run.drawn,
         )
         self._targets = read_targets(run, n_targets)
         of_folds = [weights_of(run, fold) for fold in held_out]
@@ -351,7 +359,7 @@ def calibrate(
 
 def calibration_bytes(s: FitSizes) -> int:
     """Return the peak memory of the fit of a calibration in bytes."""
-    return FIT_BYTES * min(s.judged.n_rows * s.q, MOST_SCORES)
+    return FIT_BYTES * min(s.n_judged * s.q, MOST_SCORES)
 
 
 def _fit(
@@ -448,14 +456,14 @@ def codes_among(
 
 def _cost(s: FitSizes) -> StageCost:
     rows, scores, n_passes = block_rows(s.r), s.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
-    n_scored = n_passes * s.n_judged
+    n_scored, n_read = n_passes * s.n_judged, s.n if s.n_held_out else s.n_judged
     block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.n_folds * scores * s.r)
     return StageCost(
         products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * scores,
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
-        read_bytes=round(n_passes * s.judged.n_rows * s.dataset.row_bytes),
+        read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
         held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=PartLayout.of(s.judged.n_rows, s.tried.params.n_parts).n_parts,
+        n_tasks=PartLayout.of(n_read, s.tried.params.n_parts).n_parts,
     )
 
 

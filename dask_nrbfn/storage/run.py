@@ -184,19 +184,19 @@ class Run:
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give the dataset that the run was begun from, or another path for a new run.",
             )
-        if self.begun_by != _begun_by(tuning, embeds):
+        tunes = tuning is not None and tuning.n_held_out is None
+        if (self.begun_by == "tune", self.embeds) != (tunes, embeds):
             raise RunMismatchError(
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
         old, new = (
-            each.to_dict() | (further.to_dict() if further else {})
+            each.to_dict() | (further.to_dict() if further and self.tuning and tuning else {})
             for each, further in ((self.params, self.tuning), (params, tuning))
         )
         new["n_parts"] = new["n_parts"] or old["n_parts"]
-        both = [name for name in old if name in new]
         changed = [
-            f"`{name}`={old[name]} (now {new[name]})" for name in both if old[name] != new[name]
+            f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
         ]
         if changed:
             raise RunMismatchError(
@@ -225,12 +225,13 @@ class Run:
     @property
     def begun_by(self) -> str:
         """The command that began the run."""
-        return _begun_by(self.tuning, self.embeds)
+        tunes = self.tuning is not None and not self.chooses_alpha
+        return "embed" if self.embeds else "tune" if tunes else "fit"
 
     @property
     def chooses_alpha(self) -> bool:
-        """Whether a fit chooses alpha, and nothing else, on held-out rows."""
-        return self.begun_by == "fit" and self.tuning is not None
+        """Whether a fit chooses only alpha on held-out rows."""
+        return self.tuning is not None and self.tuning.n_held_out is not None
 
     @property
     def _chosen(self) -> dict[str, Any]:
@@ -262,14 +263,13 @@ class Run:
 
     @property
     def n_folds(self) -> int:
-        """Number of cross-validation folds whose moments are summed separately."""
+        """Number of cross-validation folds."""
         return 1 if self.tuning is None else self.tuning.n_folds
 
     @property
-    def drawn(self) -> dict[str, Any]:
-        """The arguments of `folds_of_rows` that draw the folds."""
-        of_folds, seed = (self.tuning or TuneParams()).folds, self.params.random_state
-        return {"n_folds": self.n_folds, "of_folds": of_folds, "seed": seed}
+    def n_sums(self) -> int:
+        """Number of sums of moments: one of each held-out fold, one of all other folds."""
+        return min(self.n_folds, len(self.held_out_folds) + 1)
 
     @property
     def held_out_folds(self) -> list[int]:
@@ -490,12 +490,6 @@ class Run:
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""
         return [name for name in member_names(self.stored) if name.startswith(prefix)]
-
-
-def _begun_by(tuning: TuneParams | None, embeds: bool) -> str:
-    if embeds:
-        return "embed"
-    return "fit" if tuning is None or tuning.n_held_out is not None else "tune"
 
 
 def finish_refresh(location: Location) -> None:
