@@ -215,8 +215,8 @@ def refresh_run(
             check_targets(dataset, None if names is None else tuple(names))
         # A run that was tuned on a validation dataset is fitted with the chosen parameters. A fit
         # chooses alpha again.
-        tuning = old.tuning if old.begun_by == "tune" else None
-        tuning = None if tuning is None or tuning.validation is not None else tuning
+        of_folds = old.begun_by == "tune" and old.n_folds > 1
+        tuning = old.tuning if of_folds else None
         fit = partial(fit_dataset, dataset, building, old.params, engine, tuning=tuning)
         fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
         try:

@@ -30,7 +30,6 @@ def solve_all(
     directions_of: DirectionsOf | None = None,
     each: Each = map,
     estimated: bool = True,
-    in_place: bool = False,
 ) -> tuple[FoldWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
@@ -53,7 +52,8 @@ def solve_all(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.path(alphas, each=each, estimated=estimated, in_place=in_place)
+            alone = each is map and not kept.all()
+            path = own.path(alphas, each=each, estimated=estimated, in_place=alone)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -64,25 +64,24 @@ def solve_all(
     if kept.all() or not kept.any():
         ones = np.ones_like(ones)
     else:
-        without = replace(system, cross=sums[None])
-        ones[:, kept] = _as_shrunk(ones[:, kept], tried, without, kept)
+        del own
+        without = replace(system.keep(kept), cross=sums[kept][None])
+        ones[:, kept] = _as_shrunk(ones[:, kept], tried, without)
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions
 
 
-def _as_shrunk(
-    ones: Floats, tried: Sequence[Ridge], system: RidgeSystem, kept: NDArray[np.bool_]
-) -> Floats:
+def _as_shrunk(ones: Floats, tried: Sequence[Ridge], system: RidgeSystem) -> Floats:
     """Return weights (A, r') for a target of 1, scaled to the mean that they have without penalty.
 
     A penalty shrinks the scores of the network too. Only what the mean without penalty lacks to 1
     is due to the basis rows that are left out. The cross products of the system are those with a
     target of 1.
     """
-    sums = system.cross[0, kept]
+    (sums,) = system.cross
     means: Floats = ones @ sums
     whole = means.max(where=means > 0, initial=0.0)
     if min(ridge.alpha for ridge in tried) > _LEAST_ALPHA:
-        (solution,) = system.keep(kept).path([_LEAST_ALPHA], estimated=False, in_place=True)
+        (solution,) = system.path([_LEAST_ALPHA], estimated=False, in_place=True)
         whole = whole if solution is None else float(solution.weights[0] @ sums)
     factors: Floats = np.ones_like(means)
     np.divide(whole, means, out=factors, where=means > 0)

@@ -17,6 +17,7 @@ from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.params import PAPER_ALPHA
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of, with_neighbors
@@ -361,9 +362,7 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     combinations = [*search["tried"], *search["finals"]]
     for name, tried in {
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
-        "alpha": ()
-        if finished.run.chooses_alpha
-        else [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
+        "alpha": [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
         "locality": tuning.localities or (),
         "components": tuning.components or (),
         "width_factor": [
@@ -371,8 +370,8 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         ],
     }.items():
         chosen, known = getattr(params, name), {*tried}
-        # No alpha or locality is below 0 or above 1.
-        limited = name != "width_factor" and chosen in (0.0, 1.0)
+        # No alpha or locality is below 0 or above 1, and no alpha need be below the paper's.
+        limited = name != "width_factor" and chosen in (0.0, PAPER_ALPHA, 1.0)
         if len(known) < 2 or limited or chosen not in (min(known), max(known)):
             continue
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")

@@ -141,7 +141,6 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     tried, penalize = ridges_of(run), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
-    each = each_system(moments.n_basis, spans=any(each.components for each in tried))
     solved, conditions = solve_all(
         system,
         np.ones(moments.n_basis, dtype=np.bool_) if fold is None else kept_basis(run, fold),
@@ -152,9 +151,8 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             if kept.all()
             else directions_among(read_features(run), kept, most_components(run))
         ),
-        each=each,
+        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
         estimated=fold is None,
-        in_place=each is map,
     )
     path = []
     if fold is None:
