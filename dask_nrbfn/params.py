@@ -365,7 +365,7 @@ class FitParams(Params):
     ) -> Self:
         """Return the parameters of a fit, with a value in place of every "auto" and needed None.
 
-        ``cells="auto"`` stays: the number of cells follows from the rows.
+        ``cells="auto"`` stays: the number of cells follows from the rows. So does ``alpha="auto"``.
         """
         values: dict[str, Any] = {
             "basis": "kmeans" if numbers else "sknn",

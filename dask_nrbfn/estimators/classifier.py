@@ -124,12 +124,12 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         """Return class probabilities, (n, K).
 
         Scores are clipped to [0, 1] and normalized. With the logistic loss they become
-        ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A tuned network
-        instead returns the softmax of the scores with a temperature, and with a bias of each class,
-        that fit held-out rows best, see `dask_nrbfn.numeric.calibration`. The largest probability
-        always belongs to the predicted label: where a bias makes another class more probable, both
-        get the same probability. With ``class_weight="balanced"`` the probabilities are those of
-        rows that have equally many of each class.
+        ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A network that was
+        tuned or chose alpha returns the softmax of the scores with a temperature, and with a bias
+        of each class, that fit held-out rows best, see `dask_nrbfn.numeric.calibration`. The
+        largest probability always belongs to the predicted label: where a bias makes another class
+        more probable, both get the same probability. With ``class_weight="balanced"`` the
+        probabilities are those of rows that have equally many of each class.
 
         Parameters
         ----------
