@@ -222,15 +222,6 @@ def _columns_cost(s: FitSizes) -> StageCost:
 COLUMNS = Stage(name="columns", compute=_measure_columns, cost=_columns_cost, check=_check_columns)
 
 
-# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
-_JUDGED_ROWS = 10_000
-
-
-def n_judged_folds(n_rows: int, n_folds: int) -> int:
-    """Return the number of folds of a sample that are held out."""
-    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
-
-
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
     """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
