@@ -19,6 +19,9 @@ from dask_nrbfn.errors import ParameterError
 # Prefix of the digest of given basis rows.
 GIVEN_PREFIX = "given:"
 
+# The alpha of the paper, for fits that cannot choose one.
+PAPER_ALPHA = 1e-13
+
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
 # The help shortens a longer default.
@@ -145,7 +148,7 @@ def count(default: Any, help: str, least: int = 1, **details: Any) -> Any:
     return _field(Option(default, int, help, least=least, **details))
 
 
-def number(default: float | None, help: str, most: float = 1, **details: Any) -> Any:
+def number(default: Any, help: str, most: float = 1, **details: Any) -> Any:
     """Return the option of a number."""
     return _field(Option(default, float, help, most=most, **details))
 
@@ -274,10 +277,14 @@ class FitParams(Params):
         "balanced: all classes have the same total weight.",
         none="every row weighs the same",
     )
+    # A number once a fit has chosen it.
     alpha: float = number(
-        1e-13,
-        "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).",
+        "auto",
+        "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda); auto: the "
+        "best of 0.1, 0.001, ..., 1e-13 on held-out rows. With cells, prune, another loss than "
+        "squared, or fewer than 10 labelled rows, auto is 1e-13.",
         least=0,
+        words=("auto",),
     )
     penalty: str = word(
         "weights",
@@ -358,7 +365,7 @@ class FitParams(Params):
     ) -> Self:
         """Return the parameters of a fit, with a value in place of every "auto" and needed None.
 
-        ``cells="auto"`` stays: the number of cells follows from the rows.
+        ``cells="auto"`` stays: the number of cells follows from the rows. So does ``alpha="auto"``.
         """
         values: dict[str, Any] = {
             "basis": "kmeans" if numbers else "sknn",
@@ -423,7 +430,7 @@ def _tried(name: str, default: Sequence[Any] | None, help: str, **own: Any) -> A
     choices = tuple(each for each in of_fit.choices if each != "auto")
     own = {"rare": False, "none": of_fit.default_text if default is None else None} | own
     own |= {"default": default, "help": help, "choices": choices, "tunes": name}
-    return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None))
+    return _field(replace(of_fit, **own, several=True, prefix=None, metavar=None, words=()))
 
 
 _BY_EFFORT = "by effort"
@@ -500,10 +507,12 @@ class TuneParams(Params):
         none="as many as take 256 MiB, from 20,000 to 100,000",
         rare=True,
     )
+    # Number of held-out folds of a fit that chooses only alpha; None: all folds of a tuning.
+    n_held_out: int | None = None
 
     @property
     def n_folds(self) -> int:
-        """Number of folds whose moments are summed separately; 1 with a validation dataset."""
+        """Number of folds of the rows; 1 with a validation dataset."""
         return 1 if self.validation is not None else self.folds
 
 

@@ -79,6 +79,8 @@ class Reading:
     block_rows: int
     weighting: RowWeights
     n_folds: int = 1
+    # More than `n_folds` if the last fold has the rows of all other folds; None: `n_folds`.
+    of_folds: int | None = None
     seed: int = 0
     codes_in_model: Sequence[int] | None = None
 
@@ -102,7 +104,9 @@ def folded_blocks(
                 check_total_weight(float(weights.sum()))
         if recoded is not None:
             targets = recoded[targets]
-        folds = folds_of_rows(first, first + X.shape[0], n_folds=n_folds, seed=reading.seed)
+        last, n_drawn = first + X.shape[0], reading.of_folds or n_folds
+        folds = folds_of_rows(first, last, n_folds=n_drawn, seed=reading.seed)
+        folds = np.minimum(folds, n_folds - 1)
         return fold_block(X, targets, weights, folds, n_folds=n_folds)._replace(start=first)
 
     return map(fold, range(start, stop, size), blocks)

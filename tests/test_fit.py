@@ -33,7 +33,9 @@ def compute_counts(job):
 COUNTS = Stage(
     name="counts",
     compute=compute_counts,
-    cost=lambda sizes: StageCost(held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.n_parts),
+    cost=lambda sizes: StageCost(
+        held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.layout.n_parts
+    ),
     wanted=lambda tried: tried.params.prune is None,
 )
 

@@ -80,7 +80,7 @@ _OPTIONS: dict[str, str] = {
     "to obs/NAME": "Instead of OUT: add the labels to ROWS, an AnnData store in Zarr, as this "
     "column, and their probabilities as obs/NAME_confidence. A regression adds numbers. With "
     "--overwrite, a job that is killed can leave the store without these columns.",
-    "probabilities": "Also write the probability of every class, calibrated if RUN was tuned.",
+    "probabilities": "Also write the probability of every class, calibrated if RUN held out rows.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
     "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
     "predictions in a .csv or .parquet file.",

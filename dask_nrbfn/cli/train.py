@@ -116,7 +116,7 @@ def _show(job: Job, finished: "Run") -> None:
     from dask_nrbfn.report.console import run_table, tuning_table
 
     if job.as_json:
-        tuning = {} if finished.tuning is None else describe_tuning(finished)
+        tuning = describe_tuning(finished) if finished.begun_by == "tune" else {}
         job.show(describe_run(finished) | tuning)
     else:
         click.echo("\n\n".join(filter(None, (run_table(finished), tuning_table(finished)))))

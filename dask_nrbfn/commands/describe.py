@@ -188,7 +188,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     return {
         "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
         **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
-        "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
+        "path": [{**entry, **risks.get(ridge, {}), **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),
         "per_class": per_class,
     }

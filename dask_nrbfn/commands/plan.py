@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Measured calls of each kernel, the most rows that it gets, also of a tuning that begins, and the
 # most basis rows. A search compares twice as many rows.
-_REPEATS = 3
+_REPEATS, _FAST_S = 3, 0.01
 _ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
 _MAX_ELEMENTS = 2**23
 # Most compared values: the differences of all pairs of rows take a fraction of a second.
@@ -128,7 +128,7 @@ def plan_fit(
 def expect_tuning(context: FitContext, time_limit: float | None) -> FitContext:
     """Log the work and the seconds that a tuning needs; return its context with a clock."""
     ends = math.inf if time_limit is None else time.monotonic() + time_limit
-    rates = measure_rates(context, n_rows=min(context.dataset.n_rows, _FEW_ROWS))
+    rates = measure_rates(context, n_rows=min(context.dataset.n_rows, _FEW_ROWS), threads=1)
     clock = Clock(ends=ends, rates=rates, n_workers=context.engine.n_workers)
     costs = stage_costs(with_planned_basis(with_search(context))).values()
     logger.info(
@@ -167,11 +167,9 @@ def plan_on_options(
     engine = describe_engine(options)
     if given is None:
         cores = min(engine.threads, threads_of_workers(1))
-        with threadpool_limits(cores):
-            measured = measure_rates(context)
-        # Storage is as fast for any number of threads.
-        faster = {name: rate * engine.threads / cores for name, rate in vars(measured).items()}
-        given = Rates(**faster | {"bytes": measured.bytes})
+        given = _faster(
+            measure_rates(context, threads=cores), engine.threads, context.engine.threads
+        )
     return plan_fit(planned, params, engine, given, tuning)
 
 
@@ -215,16 +213,35 @@ def read_rates(path: Path) -> Rates:
     )
 
 
-def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
-    """Return the rates of a worker of the engine of a fit, measured on at most `n_rows` rows."""
+def measure_rates(context: FitContext, *, n_rows: int = _ROWS, threads: int | None = None) -> Rates:
+    """Return the rates of a worker of the engine of a fit, measured on at most `n_rows` rows.
+
+    With fewer `threads` than the worker has, which wait less for each other if the machine is busy,
+    the rates of all threads are a multiple.
+    """
     n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
-    location = context.dataset.location
-    return run_task(context.engine, _measure, location, n_basis, k, n_rows, label="calibrate")
+    own = context.engine.threads
+    arguments = context.dataset.location, n_basis, k, n_rows, threads or own
+    return _faster(run_task(context.engine, _measure, *arguments, label="calibrate"), own, threads)
 
 
-def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
+def _faster(rates: Rates, threads: int, measured: int | None) -> Rates:
+    """Return rates measured with fewer threads; storage is as fast for any number of threads."""
+    all_threads = {
+        name: rate * threads / (measured or threads) for name, rate in vars(rates).items()
+    }
+    return Rates(**all_threads | {"bytes": rates.bytes})
+
+
+def _measure(
+    location: Location, n_basis: int, n_neighbors: int, most_rows: int, threads: int
+) -> Rates:
     """Return the rates of this process, measured on rows like those of a dataset."""
-    dataset = Dataset.open(location)
+    with threadpool_limits(threads):
+        return _rates(Dataset.open(location), n_basis, n_neighbors, most_rows)
+
+
+def _rates(dataset: Dataset, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
     reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
     row_values = max(1, round(dataset.row_values))
@@ -270,6 +287,6 @@ def _pair_rate(X: Rows, k: int) -> float:
 
 
 def _seconds(kernel: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of a few calls, after one that warms up."""
-    kernel()
-    return min(timeit.repeat(kernel, number=1, repeat=_REPEATS))
+    """Return the seconds of the fastest of a few calls, or of more if they are fast."""
+    first = timeit.timeit(kernel, number=1)
+    return min(timeit.repeat(kernel, number=1, repeat=_REPEATS * (5 if first < _FAST_S else 1)))

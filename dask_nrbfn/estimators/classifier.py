@@ -120,12 +120,12 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         """Return class probabilities, (n, K).
 
         Scores are clipped to [0, 1] and normalized. With the logistic loss they become
-        ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A tuned network
-        instead returns the softmax of the scores with a temperature, and with a bias of each class,
-        that fit held-out rows best, see `dask_nrbfn.numeric.calibration`. The largest probability
-        always belongs to the predicted label: where a bias makes another class more probable, both
-        get the same probability. With ``class_weight="balanced"`` the probabilities are those of
-        rows that have equally many of each class.
+        ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A network that was
+        tuned or chose alpha returns the softmax of the scores with a temperature, and with a bias
+        of each class, that fit held-out rows best, see `dask_nrbfn.numeric.calibration`. The
+        largest probability always belongs to the predicted label: where a bias makes another class
+        more probable, both get the same probability. With ``class_weight="balanced"`` the
+        probabilities are those of rows that have equally many of each class.
 
         Parameters
         ----------
@@ -235,6 +235,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
         Their row indices in the training data; -1 for rows that are not training rows.
     width_ : float
         Kernel width sigma.
+    alpha_ : float or None
+        The given or chosen alpha; None with several cells.
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
@@ -277,7 +279,7 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
     >>> network = NRBFNClassifier(scale="standard").fit(X[::2], y[::2])
-    >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.9)
     True
     """
 

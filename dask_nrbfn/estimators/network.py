@@ -565,7 +565,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 class PlainNetwork(LearningNetwork):
     """Network with fixed parameters."""
 
-    alpha: float = 1e-13
+    alpha: float | str = FitParams.alpha
     penalty: str = "weights"
     locality: float = 0.0
     prune: int | None = None
@@ -573,6 +573,11 @@ class PlainNetwork(LearningNetwork):
     features: str = "normalized"
     kernel: str = "gaussian"
     width_factor: float = 1.0
+
+    def _take_model(self, model: Model) -> None:
+        super()._take_model(model)
+        # Each of several cells has its own.
+        self.alpha_ = None if model.cells is not None else model.params.alpha
 
     @classmethod
     def load(cls, location: Location) -> Self:

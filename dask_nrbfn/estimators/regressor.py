@@ -118,7 +118,7 @@ class NRBFNRegressor(PlainNetwork, NumberNetwork):
         eps of the training rows, from the differences to their mean; 1 is a perfect fit.
     spectral_risk_ : float
         gamma; large if the fit depends on directions in which the features vary little.
-    basis_, basis_indices_, width_, feature_weights_, feature_importances_, params_, \
+    basis_, basis_indices_, width_, alpha_, feature_weights_, feature_importances_, params_, \
 n_features_in_, feature_names_in_, schema_, feature_names_
         See `NRBFNClassifier`.
 

@@ -280,6 +280,7 @@ class FoldSums(RowSum):
 
     errors: Floats
     totals: Floats
+    n_rows: int
 
     def deviation(self, model: int) -> float | None:
         """Return the deviation of the error rate or of ``1 - R^2`` over the folds; None for one."""

@@ -52,7 +52,8 @@ def solve_all(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.path(alphas, each=each, estimated=estimated)
+            alone = each is map and not kept.all()
+            path = own.path(alphas, each=each, estimated=estimated, in_place=alone)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -63,6 +64,7 @@ def solve_all(
     if kept.all() or not kept.any():
         ones = np.ones_like(ones)
     else:
+        del own
         without = replace(system.keep(kept), cross=sums[kept][None])
         ones[:, kept] = _as_shrunk(ones[:, kept], tried, without)
     return FoldWeights(weights, system.intercept(weights), ones, kept), conditions

@@ -16,6 +16,7 @@ from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.params import PAPER_ALPHA
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of, with_neighbors
@@ -199,7 +200,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         title = "By size of the basis; the smallest within one standard error of the best is chosen"
         found.append(_tried(title, curve, chosen, chosen))
     if path := tuned["path"]:
-        how = "a validation dataset" if run.tuning.validation else plural(run.tuning.folds, "fold")
+        folds = plural(len(run.held_out_folds), "fold")
+        how = "a validation dataset" if run.tuning.validation else folds
         alphas = plural(len({each["alpha"] for each in path}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
         title, names = f"{alphas} compared on {n_rows}, {how}", [*Ridge._fields]
@@ -357,8 +359,8 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         "width_factor": [r["width_factor"] for r in records if r["kernel"] == params.kernel],
     }.items():
         chosen, known = getattr(params, name), {*tried}
-        # No alpha or locality is below 0 or above 1.
-        limited = name != "width_factor" and chosen in (0.0, 1.0)
+        # No alpha or locality is below 0 or above 1, and no alpha need be below the paper's.
+        limited = name != "width_factor" and chosen in (0.0, PAPER_ALPHA, 1.0)
         if len(known) < 2 or limited or chosen not in (min(known), max(known)):
             continue
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")

@@ -35,7 +35,7 @@ from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, tr
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import PAPER_ALPHA, FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
     Chosen,
@@ -48,7 +48,6 @@ from dask_nrbfn.stages.bases import (
 from dask_nrbfn.stages.columns import (
     JudgedRows,
     judged_sums,
-    n_judged_folds,
     network_of,
     read_scaling,
     tried_bytes,
@@ -60,6 +59,7 @@ from dask_nrbfn.stages.context import (
     Trials,
     basis_of_cell,
     most_rows_of_cell,
+    n_judged_folds,
     planned_cells,
     search_rows,
     trials_of,
@@ -211,7 +211,7 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
     params, tuning = run.chosen_params, run.remaining_tuning
     if tuning is None:
         # With the default of one network, rounding decides what an update and a forget leave.
-        own = {params.alpha} - {FitParams.alpha}
+        own = {params.alpha} - {PAPER_ALPHA}
         return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
     given = tuning_of(run).alphas
     alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)

@@ -210,15 +210,6 @@ def _columns_cost(s: FitSizes) -> StageCost:
 COLUMNS = Stage(name="columns", compute=_measure_columns, cost=_columns_cost, check=_check_columns)
 
 
-# Held-out rows that are enough to compare networks. Fewer folds of a larger sample are held out.
-_JUDGED_ROWS = 10_000
-
-
-def n_judged_folds(n_rows: int, n_folds: int) -> int:
-    """Return the number of folds of a sample that are held out."""
-    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
-
-
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
     """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
@@ -297,7 +288,7 @@ _ROUNDS = "metric-rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
-_MOST_BASIS = 1000
+_MOST_BASIS, _FEW_BASIS = 1000, 250
 
 # One fold is held out, because the error on rows that weights were learned from is too small.
 _N_FOLDS, _HELD_OUT = 5, 0
@@ -402,8 +393,8 @@ def sample_size(n_rows: int, n_features: int) -> int:
 
 
 def sample_basis(n_rows: int) -> int:
-    """Return the largest number of basis rows of a sample; half of a small sample."""
-    return min(_MOST_BASIS, -(-n_rows // 2))
+    """Return the largest number of basis rows of a sample; a quarter of a small sample."""
+    return min(_MOST_BASIS, max(n_rows // 4, min(_FEW_BASIS, -(-n_rows // 2))))
 
 
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:

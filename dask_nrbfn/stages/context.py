@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from dask_nrbfn.params import PAPER_ALPHA, FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import requested_size, source_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
@@ -47,6 +47,13 @@ _BASIS_ROWS, _ROWS_OF_BASIS_ROW = 1000, 3
 # More cells would make more tasks and a larger, but hardly a better model. Larger tables have
 # larger cells instead.
 MOST_CELLS = 1024
+
+# Held-out rows that are enough to compare networks. Fewer folds of a larger table are held out.
+_JUDGED_ROWS = 10_000
+
+# Folds of a fit that chooses alpha, if the table is small, and the alphas that it tries. Neighbours
+# of the best power of ten do nearly as well, and each costs a factorization for every fold.
+_FOLDS, _ALPHAS = 5, tuple(10.0**-power for power in range(1, 14, 2))
 
 # Default number of coordinates of an embedding: enough for a picture.
 _DEFAULT_COORDINATES = 2
@@ -239,6 +246,7 @@ class Trials:
         return (
             self.tuning is not None
             and self.params.basis_size is None
+            and self.tuning.n_held_out is None
             and self.params.confidence_threshold == FitParams.confidence_threshold
             and self.components == [None]
         )
@@ -493,6 +501,10 @@ class FitContext:
                 mixed=bool(dataset.expanding),
             )
             params = _first_tried(params, tuning)
+        elif params.alpha == FitParams.alpha and not embeds:
+            tuning = _of_alpha(params, dataset.of_labelled().n_rows)
+        if params.alpha == FitParams.alpha and (tuning is None or tuning.n_held_out is None):
+            params = replace(params, alpha=PAPER_ALPHA)
         layout, labelled_layout = (
             PartLayout.of(
                 n_rows, params.n_parts, n_workers=engine.n_workers, gpu=engine.device == "gpu"
@@ -563,6 +575,21 @@ def _default_cells(
     unsupported = Trials.of(auto, tuning).unsupported_by_cells(sparse=dataset.is_sparse)
     few = n_rows < _LEAST_ROWS or planned_cells(auto, n_rows) == 1
     return 1 if few or any(unsupported.values()) else "auto"
+
+
+def _of_alpha(params: FitParams, n_rows: int) -> TuneParams | None:
+    """Return the tuning that chooses only alpha; None if the fit cannot choose an alpha."""
+    refined = Trials.of(params, None).refined_losses
+    if refined or params.asks_for_cells or params.prune is not None or n_rows < 2 * _FOLDS:
+        return None
+    folds = max(_FOLDS, n_rows // _JUDGED_ROWS)
+    own: dict[str, Any] = {"features": params.features, "width_factors": params.width_factor}
+    return TuneParams(alphas=_ALPHAS, folds=folds, n_held_out=n_judged_folds(n_rows, folds), **own)
+
+
+def n_judged_folds(n_rows: int, n_folds: int) -> int:
+    """Return the number of folds that are held out."""
+    return min(n_folds, -(-n_folds * _JUDGED_ROWS // n_rows))
 
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:

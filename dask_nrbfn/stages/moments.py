@@ -290,7 +290,7 @@ _DIMENSIONS = {
 
 def _sum_moments(job: StageJob) -> dict[str, Any]:
     """Sum and store the moments of all rows, fold by fold; return rows and weight."""
-    kinds = dict.fromkeys(_suffixes(job.run.n_folds), Moments)
+    kinds = dict.fromkeys(_suffixes(job.run.n_sums), Moments)
     reduction = Reduction("moments", _begin_moments, kinds, job.run.layout, finish=_finish_moments)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
     return {"rows": record.rows, "weight": record.weight}
@@ -375,7 +375,8 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
     reading = Reading(
         block_rows=rows_of_block(features.basis),
         weighting=RowWeights.of(dataset, params),
-        n_folds=run.n_folds,
+        n_folds=run.n_sums,
+        of_folds=run.n_folds,
         seed=params.random_state,
     )
     return MomentsPass(
@@ -384,11 +385,11 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
 
 
 def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
-    """Check and store the moments of every fold and of all rows."""
-    if run.n_folds > 1:
-        for suffix, moments in sums.items():
-            _check_moments(run, moments, moments.total_weight)
-            write_sums(run, "moments", moments, suffix=suffix)
+    """Check and store the moments of every held-out fold and of all rows."""
+    suffixes = [*sums]
+    for suffix in (suffixes[fold] for fold in run.held_out_folds):
+        _check_moments(run, sums[suffix], sums[suffix].total_weight)
+        write_sums(run, "moments", sums[suffix], suffix=suffix)
     total, *of_others = sums.values()
     for moments in of_others:
         total += moments

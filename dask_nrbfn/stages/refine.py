@@ -48,7 +48,6 @@ from dask_nrbfn.stages.validation import (
     HeldOutPass,
     calibrate,
     calibration_bytes,
-    held_out_folds,
     judge_held_out,
     kept_basis,
     penalized_system,
@@ -345,7 +344,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """
     run = job.run
     descents = {
-        name: _Descent(name, (*held_out_folds(run), None))
+        name: _Descent(name, (*run.held_out_folds, None))
         for name in Trials.of(run.params, run.tuning).refined_losses
     }
     steps = {name: _descend(job, descent) for name, descent in descents.items()}
@@ -465,7 +464,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     # The last pass calibrates.
     most = n_refined * n_passes + bool(s.n_ridges)
-    n_computed = most * (s.n + (s.judged.n_rows if s.n_ridges and s.n_folds == 1 else 0))
+    n_computed = most * (s.n + (s.n_judged if s.n_ridges and s.n_folds == 1 else 0))
     # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
     factor = 8 * r**2
     stored = factor * max(1, s.penalty_axes, 2 * any(s.tried.localities)) * n_models

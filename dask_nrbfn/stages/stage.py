@@ -60,9 +60,9 @@ class FitSizes:
     values of a row that distances are computed from, `row_values` the mean number of stored ones.
     """
 
-    # The rows that a stage reads, and those on which penalties are compared.
+    # The rows that a stage reads, and the number of those on which penalties are compared.
     dataset: Dataset
-    judged: Dataset
+    n_judged: int
     tried: Trials
     search: NeighborSearch
     layout: PartLayout
@@ -76,8 +76,10 @@ class FitSizes:
     width: int
     # Bytes of a worker's process that has searched neighbours and computed distances.
     process_bytes: int
-    # Folds with separate moments; the most ridges tried with the whole basis, 0 without tuning.
+    # Folds with separate moments; those held out of a fit that chooses only alpha, else 0; the most
+    # ridges tried with the whole basis, 0 without tuning.
     n_folds: int
+    n_held_out: int
     n_ridges: int
     penalty_axes: int
     # The sources of the basis, the values of a basis row, and the BLAS flops that take as long as
@@ -94,6 +96,10 @@ class FitSizes:
         dataset = context.dataset.of_labelled() if labelled_only else context.dataset
         tuning, search, tried = context.tuning, context.search, context.tried
         assert search is not None
+        n_judged, n_folds = (context.validation or dataset).n_rows, tuning.n_folds if tuning else 1
+        if tuning and tuning.n_held_out:
+            n_judged = -(-n_judged * tuning.n_held_out // n_folds)
+            n_folds = min(n_folds, tuning.n_held_out + 1)
         sources = [source_of(name) for name in tried.bases]
         kinds = [kernel_named(name).l1 for name in tried.kernels]
         row_values, p = dataset.row_values, dataset.n_features
@@ -101,7 +107,7 @@ class FitSizes:
         flops = [product_flops(p, row_values, basis_values, l1=l1) for l1 in kinds]
         return cls(
             dataset=dataset,
-            judged=context.validation or dataset,
+            n_judged=n_judged,
             tried=tried,
             search=search,
             layout=context.labelled_layout if labelled_only else context.layout,
@@ -117,7 +123,8 @@ class FitSizes:
                 worker_bytes(search.method),
                 process_bytes(l1=any(kinds), gpu=context.engine.device == "gpu"),
             ),
-            n_folds=1 if tuning is None else tuning.n_folds,
+            n_folds=n_folds,
+            n_held_out=(tuning and tuning.n_held_out) or 0,
             n_ridges=0 if tuning is None else tried.n_ridges,
             penalty_axes=max(penalty_named(name).n_axes for name in tried.all_penalties),
             sources=sources,

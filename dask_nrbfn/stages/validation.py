@@ -34,7 +34,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
@@ -82,16 +82,15 @@ _STORED = ("weights", "intercepts", "ones")
 
 
 def _solve_path(job: StageJob) -> dict[str, Any]:
-    """Return error, risk and bounds of all fits; a part leaves out one fold, the last part none."""
-    units: list[tuple[int | None]] = [*((fold,) for fold in held_out_folds(job.run)), (None,)]
+    """Return error, risk and bounds of all fits; each part leaves out one fold, the last part none.
+
+    A fit that chooses alpha has no such part, because the stage "weights" solves one system.
+    """
     run, dataset, engine = job.run, job.dataset, job.engine
+    folds: list[int | None] = [*run.held_out_folds, *([] if run.chooses_alpha else [None])]
+    units = [(fold,) for fold in folds]
     records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
     return {"path": records[-1]["path"]}
-
-
-def held_out_folds(run: Run) -> list[int]:
-    """Return the held-out folds; none if there is a validation dataset."""
-    return list(range(run.n_folds)) if run.n_folds > 1 else []
 
 
 def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
@@ -106,7 +105,7 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
 
 def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
     """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
-    index = len(held_out_folds(run)) if fold is None else fold
+    index = len(run.held_out_folds) if fold is None else fold
     rows = (0, None) if place is None else (place, place + 1)
     weights, intercepts, ones = (run.read_part("path", index, name, *rows) for name in _STORED)
     kept = np.ones(ones.shape[1], dtype=np.bool_) if fold is None else kept_basis(run, fold)
@@ -151,6 +150,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             else directions_among(read_features(run), kept, most_components(run))
         ),
         each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
+        estimated=fold is None,
     )
     path = []
     if fold is None:
@@ -181,14 +181,17 @@ def _path_of_risks(
 
 
 def _path_cost(s: FitSizes) -> StageCost:
-    n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
-    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
+    n_tasks = s.n_held_out or 1 + (s.n_folds if s.n_folds > 1 else 0)
+    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and not s.n_held_out else 0.0
     weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
+    # Besides the gram matrix, that of the kept basis rows.
+    plain = s.n_held_out and not (s.penalty_axes or any(s.tried.localities) or spans)
+    solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True) if plain else s.solve_bytes
     return StageCost(
         products=n_tasks * spans * eigenfunctions_flops(s.r) + spectrum,
         systems={s.r: n_tasks * s.n_ridges},
         held_bytes=s.held(
-            s.solve_bytes
+            solving
             + 4 * s.r**2
             + 2 * weights
             + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
@@ -247,12 +250,13 @@ class HeldOutPass:
         weights_of: WeightsOf,
     ) -> None:
         self._features, self._threads = read_features(run), blas_threads()
-        held_out: list[int | None] = [*held_out_folds(run)] or [None]
+        held_out: list[int | None] = [*run.held_out_folds] or [None]
         n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
         self.reading = Reading(
             block_rows=n_rows,
             weighting=RowWeights.of(judged, run.chosen_params),
-            n_folds=len(held_out),
+            n_folds=run.n_sums,
+            of_folds=run.n_folds,
             seed=run.chosen_params.random_state,
             codes_in_model=codes_in_model,
         )
@@ -264,6 +268,7 @@ class HeldOutPass:
         self._sums: JudgedSums = sums_of(self._targets).zeros(n_models, n_targets)
         shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
         self._errors, self._totals = map(np.zeros, shapes)
+        self._n_rows = 0
 
     def add(self, block: FoldedBlock) -> None:
         """Add the errors of a block."""
@@ -274,13 +279,14 @@ class HeldOutPass:
                 None if block.weights is None else block.weights[rows],
             )
             self._sums += sums
+            self._n_rows += len(scores)
             errors, totals = sums.fold_sums
             self._errors[fold] += errors
             self._totals[fold] += totals
 
     def scored(self, block: FoldedBlock) -> Iterator[tuple[slice, Floats]]:
-        """Yield for each fold the places of its rows in a block, and their scores (b, A, q)."""
-        for (weights, intercepts), rows in zip(self._of_folds, block.slices, strict=True):
+        """Yield for each held-out fold the places of its rows in a block, and scores (b, A, q)."""
+        for (weights, intercepts), rows in zip(self._of_folds, block.slices, strict=False):
             X = block.X[rows]
             scores = held_out_scores(
                 self._features,
@@ -294,7 +300,7 @@ class HeldOutPass:
 
     def sums(self) -> Sums:
         """Return the sums of the errors over all rows, and over the rows of each fold."""
-        return {"": self._sums, FOLDS: FoldSums(self._errors, self._totals)}
+        return {"": self._sums, FOLDS: FoldSums(self._errors, self._totals, self._n_rows)}
 
 
 class _DrawPass(HeldOutPass):
@@ -350,7 +356,7 @@ def calibrate(
 
 def calibration_bytes(s: FitSizes) -> int:
     """Return the peak memory of the fit of a calibration in bytes."""
-    return FIT_BYTES * min(s.judged.n_rows * s.q, MOST_SCORES)
+    return FIT_BYTES * min(s.n_judged * s.q, MOST_SCORES)
 
 
 def _fit(
@@ -405,7 +411,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     return {
         "path": path,
         "chosen": chosen,
-        "n_rows": (job.validation or job.dataset).n_rows,
+        "n_rows": folds.n_rows,
         **known(**figures),
     }
 
@@ -440,14 +446,14 @@ def codes_among(
 
 def _cost(s: FitSizes) -> StageCost:
     rows, scores, n_passes = block_rows(s.r), s.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
-    n_scored = n_passes * s.judged.n_rows
+    n_scored, n_read = n_passes * s.n_judged, s.n if s.n_held_out else s.n_judged
     block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.n_folds * scores * s.r)
     return StageCost(
-        products=n_scored * s.product_flops(s.r) + 2 * s.judged.n_rows * s.r * scores,
-        exponentials=n_scored * s.r + s.judged.n_rows * len(INVERSE_TEMPERATURES) * scores,
-        read_bytes=round(n_scored * s.dataset.row_bytes),
+        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * scores,
+        exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
+        read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
         held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=PartLayout.of(s.judged.n_rows, s.tried.params.n_parts).n_parts,
+        n_tasks=PartLayout.of(n_read, s.tried.params.n_parts).n_parts,
     )
 
 

@@ -3,13 +3,14 @@
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import IllConditionedWarning, ParameterError
+from dask_nrbfn.errors import IllConditionedError, IllConditionedWarning, ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.moments import Moments
@@ -135,20 +136,30 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
 def _solve(run: Run) -> dict[str, Any]:
     chosen, moments = Ridge.in_params(run.chosen_params), read_moments(run)
     plain = chosen == Ridge("weights", chosen.alpha) and run.chosen_params.prune is None
-    if plain and run.tuning is None:
+    solves, alpha = run.tuning is None or run.chooses_alpha, chosen.alpha
+    if plain and solves:
         moments = moments.on_device()
     system = full_system(run, moments).at(read_places(run))
-    if run.tuning is None:
-        solution = system.solve(chosen.alpha)
+    if solves:
+        larger = [] if run.tuning is None else [a for a in run.tuning.alphas if a > alpha]
+        alpha, solution = _solve_first(system, [alpha, *sorted(larger)])
     else:
         place = trials_of(run).ridges.index(chosen)
         condition = PATH.recorded(run).path[place]["reciprocal_condition"]
         solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
-    network = describe_network(run, system, solution, alpha=chosen.alpha)
+    network = describe_network(run, system, solution, alpha=alpha)
     write_array(run.group("weights"), "values", network.weights, "target", "basis")
     if network.intercept is not None:
         write_array(run.group("weights"), "intercept", network.intercept, "target")
-    return network.record
+    return network.record | ({"chosen": {"alpha": alpha}} if run.chooses_alpha else {})
+
+
+def _solve_first(system: RidgeSystem, alphas: list[float]) -> tuple[float, RidgeSolution]:
+    """Return the first alpha at which a system is not singular, and its solution."""
+    for alpha in alphas[:-1]:
+        with suppress(IllConditionedError):
+            return alpha, system.solve(alpha)
+    return alphas[-1], system.solve(alphas[-1])
 
 
 class Network(NamedTuple):
@@ -185,7 +196,7 @@ def _cost(s: FitSizes) -> StageCost:
     in_place = s.n_kept == s.r and not terms
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
-        systems={} if s.n_ridges else {s.n_kept: 1},
+        systems={} if s.n_ridges and not s.n_held_out else {s.n_kept: 1},
         held_bytes=s.held(solving + 2 * 8 * s.n_ridges * s.q * s.r, reads=False),
     )
 

@@ -184,13 +184,14 @@ class Run:
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give the dataset that the run was begun from, or another path for a new run.",
             )
-        if (self.tuning is None, self.embeds) != (tuning is None, embeds):
+        tunes = tuning is not None and tuning.n_held_out is None
+        if (self.begun_by == "tune", self.embeds) != (tunes, embeds):
             raise RunMismatchError(
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
         old, new = (
-            each.to_dict() | (further.to_dict() if further else {})
+            each.to_dict() | (further.to_dict() if further and self.tuning and tuning else {})
             for each, further in ((self.params, self.tuning), (params, tuning))
         )
         new["n_parts"] = new["n_parts"] or old["n_parts"]
@@ -224,7 +225,13 @@ class Run:
     @property
     def begun_by(self) -> str:
         """The command that began the run."""
-        return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
+        tunes = self.tuning is not None and not self.chooses_alpha
+        return "embed" if self.embeds else "tune" if tunes else "fit"
+
+    @property
+    def chooses_alpha(self) -> bool:
+        """Whether a fit chooses only alpha on held-out rows."""
+        return self.tuning is not None and self.tuning.n_held_out is not None
 
     @property
     def _chosen(self) -> dict[str, Any]:
@@ -256,8 +263,19 @@ class Run:
 
     @property
     def n_folds(self) -> int:
-        """Number of cross-validation folds whose moments are summed separately."""
+        """Number of cross-validation folds."""
         return 1 if self.tuning is None else self.tuning.n_folds
+
+    @property
+    def n_sums(self) -> int:
+        """Number of sums of moments: one of each held-out fold, one of all other folds."""
+        return min(self.n_folds, len(self.held_out_folds) + 1)
+
+    @property
+    def held_out_folds(self) -> list[int]:
+        """The held-out folds; none if there is a validation dataset."""
+        held_out = None if self.tuning is None else self.tuning.n_held_out
+        return list(range(held_out or self.n_folds)) if self.n_folds > 1 else []
 
     @cached_property
     def _writable(self) -> zarr.Group:

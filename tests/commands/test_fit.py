@@ -237,7 +237,7 @@ def test_fit__other_parameters_or_dataset_are_refused(tmp_path):
     other = write_table(tmp_path / "other", X + 1, y)
     fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
     message = mismatch(tmp_path, dataset, FitParams(alpha=1e-9, random_state=3))
-    assert "alpha=1e-13 (now 1e-09)" in message
+    assert "alpha=auto (now 1e-09)" in message
     assert "random_state=0 (now 3)" in message
     assert "n_neighbors" not in message
     assert "another dataset" in mismatch(tmp_path, other, FitParams())

@@ -180,5 +180,5 @@ def test_fold_deviation__a_constant_fold_and_one_without_rows():
     sums = [each.fold_sums for each in (*folds, ResidualSums.zeros(1, 1))]
     errors, totals = (np.stack(each) for each in zip(*sums, strict=True))
     # Each fold has the same squared error.
-    assert FoldSums(errors, totals).deviation(0) == pytest.approx(0, abs=1e-12)
-    assert FoldSums(errors[1:], totals[1:]).deviation(0) is None
+    assert FoldSums(errors, totals, 3).deviation(0) == pytest.approx(0, abs=1e-12)
+    assert FoldSums(errors[1:], totals[1:], 2).deviation(0) is None

@@ -18,7 +18,7 @@ from typing import Any
 from dask_nrbfn import Run
 
 PLAIN = Path(__file__).with_name("plain.py")
-FIT_OPTIONS = ("n-neighbors", "confidence-threshold", "alpha")
+FIT_OPTIONS = {"n-neighbors": None, "confidence-threshold": None, "alpha": "1e-13"}
 
 
 def main() -> None:
@@ -27,8 +27,8 @@ def main() -> None:
     parser.add_argument("dataset", help="made by dask-nrbfn ingest")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, help="of the worker; default: all cores")
-    for name in FIT_OPTIONS:
-        parser.add_argument(f"--{name}", help="of both fits")
+    for name, default in FIT_OPTIONS.items():
+        parser.add_argument(f"--{name}", default=default, help="of both fits")
     options = parser.parse_args()
     values = {name: getattr(options, name.replace("-", "_")) for name in FIT_OPTIONS}
     given = [f"--{name}={value}" for name, value in values.items() if value is not None]

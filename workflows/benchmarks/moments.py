@@ -34,7 +34,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
-    params = FitParams(basis=options.basis, basis_size=options.basis_size, neighbors="exact")
+    chosen = {"basis": options.basis, "basis_size": options.basis_size}
+    params = FitParams(**chosen, neighbors="exact", alpha=1e-13)
     engine_options = EngineOptions(workers=options.workers, threads=options.threads)
     with scratch_of(options) as scratch, connect(engine_options) as engine:
         dataset = open_dataset(options, scratch)

@@ -51,7 +51,7 @@ class Outcome:
 
 def fit_network(split: Split, **parameters: Any) -> Outcome | None:
     """Return what a network with these parameters makes; None if the system is singular."""
-    network = NRBFNClassifier(random_state=RANDOM_STATE, **parameters)
+    network = NRBFNClassifier(random_state=RANDOM_STATE, **{"alpha": FIXED_ALPHA} | parameters)
     try:
         return outcome_of(network.fit(split.X_train, split.y_train), split)
     except IllConditionedError:
