@@ -446,14 +446,8 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None, engine: Engine) -> in
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        passing = moments_bytes(
-            r,
-            width=dataset.row_width,
-            basis_bytes=of_basis(copies=5),
-            n_targets=q,
-            n_folds=1,
-            reading_bytes=dataset.reading_bytes,
-        )
+        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
+        passing += of_basis(copies=5) + dataset.reading_bytes
         held = max(held, passing + 8 * block_rows(r) * 2 * q)
     if model.cells is not None:
         # The model of all cells, twice when it is written.

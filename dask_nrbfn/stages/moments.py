@@ -310,12 +310,10 @@ def read_system(run: Run, moments: Moments) -> RidgeSystem:
     return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
 
 
-def moments_bytes(
-    n_basis: int, *, width: int, basis_bytes: int, n_targets: int, n_folds: int, reading_bytes: int
-) -> int:
-    """Return the peak memory of a task: the sums of every fold, a block, the basis, the chunks."""
+def moments_bytes(n_basis: int, *, width: int, n_targets: int, n_folds: int) -> int:
+    """Return the bytes of the sums of every fold and of a block, without the basis."""
     rows = block_rows(n_basis)
-    return (basis_bytes + reading_bytes) + 8 * (
+    return 8 * (
         n_folds * n_basis**2
         + rows * n_basis
         + (1 + n_targets) * (3 * n_folds * n_basis + rows)
@@ -423,14 +421,8 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
 
 def _moments_cost(s: FitSizes) -> StageCost:
     sums = 4 * s.r**2 * s.n_folds
-    summing = moments_bytes(
-        s.r,
-        width=s.width,
-        basis_bytes=s.basis_bytes(s.r, copies=4),
-        n_targets=s.q,
-        n_folds=s.n_folds,
-        reading_bytes=0,
-    )
+    summing = moments_bytes(s.r, width=s.width, n_targets=s.q, n_folds=s.n_folds)
+    summing += s.basis_bytes(s.r, copies=4)
     # The sums of all folds, and a fold read and decoded.
     adding = (s.n_folds + 2) * 8 * (packed_size(s.r) + s.r * (1 + s.q))
     return StageCost(
