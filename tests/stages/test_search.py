@@ -14,8 +14,8 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.columns import METRIC, n_judged_folds
-from dask_nrbfn.stages.context import ALPHAS_NEXT, Trials, resolve_tuning
+from dask_nrbfn.stages.columns import METRIC
+from dask_nrbfn.stages.context import ALPHAS_NEXT, Trials, n_judged_folds, resolve_tuning
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
