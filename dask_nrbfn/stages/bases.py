@@ -213,6 +213,10 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
 
+# Rows of scratch that are read together; the share of a group in a block is a few of these.
+SLICE_ROWS = 512
+
+
 def pieces_of(counts: NDArray[np.int64], group: int) -> Iterator[tuple[int, int, int]]:
     """Yield the blocks with rows of a group, and their first and last place; blocks are sorted."""
     firsts = np.cumsum(counts, axis=1) - counts

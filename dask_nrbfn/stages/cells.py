@@ -38,6 +38,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import PAPER_ALPHA, FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
+    SLICE_ROWS,
     Chosen,
     TableRows,
     bases_of_rows,
@@ -73,9 +74,6 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
-
-# Rows of scratch that are read together.
-_SLICE_ROWS = 512
 
 # Rounds that learn the column weights of a cell, and the alphas that it tries.
 ROUNDS = 2
@@ -137,7 +135,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[
     weights = np.ones(len(targets)) if weights is None else weights
     rows = TableRows(X, targets, weights, np.arange(start, stop)).take(members.rows)
     counts = np.bincount(members.cells, minlength=tree.n_cells)
-    return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=_SLICE_ROWS)
+    return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=SLICE_ROWS)
 
 
 def _count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
@@ -325,7 +323,6 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
             "standard_errors": errors.tolist(),
             "gained": bool((gains > _CLEARLY * errors).all()),
             "n_rows": len(places),
-            "n_cells": len(drawn),
         }
     )
 

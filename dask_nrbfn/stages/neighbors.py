@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 # Maximum ratio of rounding to the mean distance of neighbours in an approximate search.
 _MOST_ROUNDING = 0.1
 
-# Rows of scratch that are read together; the share of a partition in a block is a few of these.
-_SLICE_ROWS = 512
-
 # The arrays of `Partitions`; the centroids are complete last.
 _PLACES = ("centroids", "offsets", "reaches")
 
@@ -392,7 +389,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
             "repeated": start + repeats.rows,
             "copies": start + repeats.indices,
         },
-        slice_rows=_SLICE_ROWS,
+        slice_rows=bases.SLICE_ROWS,
     )
 
 
@@ -412,7 +409,7 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
         {"rows": size},
         # Another processor may divide a recomputed block differently; the row numbers show it.
         {"numbers": numbers, "indices": numbers[found.indices], "distances": found.distances},
-        slice_rows=_SLICE_ROWS,
+        slice_rows=bases.SLICE_ROWS,
     )
 
 
