@@ -507,8 +507,9 @@ def _moments_pass(
     n_rows: int,
 ) -> MomentsPass:
     """Return the pass over new rows, with the class weights in the record of a stage of the fit."""
-    weighting, size = RowWeights.from_list(record["class_weights"], codes), features.n_basis
-    reading = Reading(block_rows=block_rows(size), weighting=weighting, codes_in_model=codes)
+    given, size = record["class_weights"], block_rows(features.n_basis)
+    weighting = RowWeights(None if given is None else np.array(given)[codes])
+    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
     return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
 
 
