@@ -152,13 +152,11 @@ def number(default: float | None, help: str, most: float = 1, **details: Any) ->
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters whose values, unless they are the defaults, are checked by their options."""
+    """Parameters whose values are checked by their options."""
 
     def __post_init__(self) -> None:
         for name, definition in self.options().items():
-            value, default = getattr(self, name), definition.default
-            if type(value) is type(default) and value == default:
-                continue
+            value = getattr(self, name)
             if definition.several and value is not None:
                 one = isinstance(value, str) or not isinstance(value, Iterable)
                 value = (value,) if one else tuple(value)
