@@ -31,9 +31,6 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
-# How often a job computes a damaged result again before it gives up.
-MAX_REDONE = 3
-
 # Number of sums that are added at a time.
 _SIBLINGS = 4
 
@@ -124,10 +121,10 @@ def map_parts(
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
     """Sum the rows of all parts that are not summed yet; return the record of all rows."""
     stage, spans = reduction.stage, reduction.layout.spans
-    found = run.finished_parts(stage)
-    records = {parts: SumRecord(**record) for parts, record in found.items()}
+    finished = run.finished_parts(stage)
+    records = {parts: SumRecord(**record) for parts, record in finished.items()}
     summed = {part for parts in records for part in parts}
-    _log_finished(stage, len(spans), len(spans) - len(summed), map(asdict, records.values()))
+    _log_finished(stage, len(spans), len(spans) - len(summed), finished.values())
     asked = set(records)
 
     def follow(done: tuple[range, SumRecord] | None) -> list[tuple[Any, ...]]:
