@@ -338,10 +338,7 @@ class FitParams(Params):
     )
     overlap: int = count(2, "Partitions that a row belongs to, on average.", rare=True)
     n_parts: int | None = count(
-        None,
-        "Parts of each pass over the rows.",
-        none="by rows and workers",
-        rare=True,
+        None, "Parts of each pass over the rows.", none="by rows and workers", rare=True
     )
     random_state: int = count(
         0,
