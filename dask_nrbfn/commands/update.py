@@ -188,12 +188,7 @@ def update_run(
         codes = _check_rows(draft, dataset, again=again)
         n_bytes = _checked_bytes(draft, dataset, engine)
         reasons, new_error, added = [], None, None
-        if forget:
-            engine.begin_stage(n_bytes)
-            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
-            if counted:
-                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
-        else:
+        if not forget:
             new_error = evaluate_dataset(location, given, engine).error_rate
             if max_new_error is not None and not new_error <= max_new_error:
                 raise WorseModelError(
@@ -201,10 +196,14 @@ def update_run(
                     f"{max_new_error:.4g} is allowed; it is kept.",
                     "Check the labels of the new rows, or set a larger `max_new_error`.",
                 )
-            engine.begin_stage(n_bytes)
-            # Forgotten rows leave the range of the targets as it is.
-            if dataset.of_numbers:
-                added = run_task(engine, Dataset.target_range, dataset, label=action)
+        engine.begin_stage(n_bytes)
+        if forget:
+            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
+            if counted:
+                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
+        # Forgotten rows leave the range of the targets as it is.
+        elif dataset.of_numbers:
+            added = run_task(engine, Dataset.target_range, dataset, label=action)
         change = _sum_rows(draft, dataset, engine, stage=stage, codes=codes)
         change = change._replace(target_range=added)
         return draft.finish(change, [member_of(dataset)], engine, judge, reasons, new_error)
