@@ -419,8 +419,8 @@ def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> t
 
 def predict_obs(
     model: Location, dataset: Dataset, cells: Location, to: str, engine: Engine, *, overwrite: bool
-) -> tuple[str, ...]:
-    """Write the predictions of all rows to the columns of `obs_columns`; return the columns."""
+) -> None:
+    """Write the predictions of all rows to the columns of `obs_columns`."""
     import pandas as pd
 
     pinned = PinnedModel.at(model)
@@ -437,7 +437,6 @@ def predict_obs(
             values[0] = pd.Categorical(values[0].tolist(), opened.classes.tolist())
         check_still_locked()
         _add_to_obs(cells, dict(zip(columns, values, strict=True)))
-    return columns
 
 
 def _add_to_obs(cells: Location, columns: Mapping[str, Any]) -> None:
