@@ -40,8 +40,7 @@ class FinishedRun:
         run = Run.open(run.location)
         attributes, stages = run.attributes, run.stages
         expected = [stage.name for stage in stages_of_run(run)]
-        missing = [name for name in expected if name not in stages]
-        if missing:
+        if missing := [name for name in expected if name not in stages]:
             raise MissingDataError(
                 f"the run {run.location} is not finished: it has no {missing[0]} yet.",
                 f"Finish the run with {run.begun_by} and the parameters of its first call.",
