@@ -18,7 +18,6 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
@@ -38,6 +37,9 @@ from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
+
+# How often a job computes a damaged result again before it gives up.
+_MAX_REDONE = 3
 
 _OF_ONE_NETWORK: tuple[Stage, ...] = (
     *(NEIGHBORS, RECALL, CONFIDENCE, BASIS, WIDTH, COMPONENTS, MOMENTS, LOCALITY),
@@ -165,12 +167,11 @@ def start_run(location: Location, context: FitContext) -> Run:
 
 def _fitting_search(context: FitContext) -> NeighborSearch:
     """Return the neighbour search; raise an error if a stage does not fit the memory."""
-    context = with_search(context)
-    assert context.search is not None
+    search = plan_search(context)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     for stage in stages_in(context):
-        _check_stage_budget(stage, context)
-    return context.search
+        _check_stage_budget(stage, replace(context, search=search))
+    return search
 
 
 def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[], None]) -> None:
@@ -194,7 +195,7 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
-            if redone[error.stage, error.parts] > MAX_REDONE:
+            if redone[error.stage, error.parts] > _MAX_REDONE:
                 raise
             logger.warning("%s The damaged result is computed again.", error.problem)
             check_still_locked()

@@ -20,8 +20,6 @@ _ZARR_NAMES = ("zarr.json", ".zgroup", ".zarray")
 # An empty file fits on a full disk, one block does not.
 _PROBE_BYTES = 4096
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Return the path of an output file, links followed, and make its directory."""
@@ -109,7 +107,7 @@ def full_disk_named(place: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise StorageError(
             f"{place} does not fit on the disk ({error.strerror or error}).",

@@ -155,13 +155,11 @@ def number(default: Any, help: str, most: float = 1, **details: Any) -> Any:
 
 @dataclass(frozen=True)
 class Params:
-    """Parameters whose values, unless they are the defaults, are checked by their options."""
+    """Parameters whose values are checked by their options."""
 
     def __post_init__(self) -> None:
         for name, definition in self.options().items():
-            value, default = getattr(self, name), definition.default
-            if type(value) is type(default) and value == default:
-                continue
+            value = getattr(self, name)
             if definition.several and value is not None:
                 one = isinstance(value, str) or not isinstance(value, Iterable)
                 value = (value,) if one else tuple(value)
@@ -347,10 +345,7 @@ class FitParams(Params):
     )
     overlap: int = count(2, "Partitions that a row belongs to, on average.", rare=True)
     n_parts: int | None = count(
-        None,
-        "Parts of each pass over the rows.",
-        none="by rows and workers",
-        rare=True,
+        None, "Parts of each pass over the rows.", none="by rows and workers", rare=True
     )
     random_state: int = count(
         0,

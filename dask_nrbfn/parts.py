@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
-
-# How often a job computes a damaged result again before it gives up.
-MAX_REDONE = 3
 
 # Number of sums that are added at a time.
 _SIBLINGS = 4
@@ -124,10 +121,10 @@ def map_parts(
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
     """Sum the rows of all parts that are not summed yet; return the record of all rows."""
     stage, spans = reduction.stage, reduction.layout.spans
-    found = run.finished_parts(stage)
-    records = {parts: SumRecord(**record) for parts, record in found.items()}
+    finished = run.finished_parts(stage)
+    records = {parts: SumRecord(**record) for parts, record in finished.items()}
     summed = {part for parts in records for part in parts}
-    _log_finished(stage, len(spans), len(spans) - len(summed), map(asdict, records.values()))
+    _log_finished(stage, len(spans), len(spans) - len(summed), finished.values())
     asked = set(records)
 
     def follow(done: tuple[range, SumRecord] | None) -> list[tuple[Any, ...]]:
@@ -184,9 +181,7 @@ def run_task(
     engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
 ) -> Result:
     """Return ``task(*arguments)``, run by a worker as `run_tasks` does."""
-    result: Result
-    (result,) = run_tasks(engine, task, [arguments], label=label)
-    return result
+    return run_tasks(engine, task, [arguments], label=label)[0]
 
 
 def run_tasks(
@@ -208,12 +203,7 @@ def run_tasks(
                 f"{location} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
-
-    def called(many: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(task, *values) for values in many]
-
-    after = None if follow is None else lambda result: called(follow(result))
-    return engine.run(_call, called(arguments), label=_spoken(label), follow=after)
+    return engine.run(partial(_call, task), arguments, label=_spoken(label), follow=follow)
 
 
 def _call(task: Callable[..., Result], *arguments: Any) -> Result:
@@ -301,11 +291,9 @@ def _added(run: Run, reduction: Reduction, members: list[range]) -> tuple[SumRec
     records = [run.part_record(reduction.stage, member) for member in members]
     total: Sums = {}
     for key in reduction.kinds:
-        for member in members:
-            if key in total:
-                total[key] += _read(run, reduction, member, key)
-            else:
-                total[key] = _read(run, reduction, member, key)
+        total[key] = _read(run, reduction, members[0], key)
+        for member in members[1:]:
+            total[key] += _read(run, reduction, member, key)
     # A part whose record is missing raised an error above.
     return reduce(add, (SumRecord(**record) for record in records if record)), total
 

@@ -39,7 +39,6 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "values": Model.clipped,
     # scikit-learn returns the predictions of a single target as (b,).
     "numbers": lambda model, scores: model.clipped(scores)[:, 0 if scores.shape[1] == 1 else ...],
-    "coordinates": lambda _, scores: scores,
     # A missing feature makes all scores of its row NaN.
     "skipped": lambda _, scores: np.isnan(scores[:, 0]),
 }

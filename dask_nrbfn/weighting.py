@@ -53,13 +53,6 @@ class RowWeights:
         n_present = np.count_nonzero(counts)
         return cls(np.where(counts > 0, counts.sum() / (n_present * np.maximum(counts, 1)), 1.0))
 
-    @classmethod
-    def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return the weights of the classes with the given codes in a model; None: all are 1."""
-        if of_classes is None or codes is None:
-            return cls(None)
-        return cls(np.asarray(of_classes)[list(codes)])
-
     def to_list(self) -> list[float] | None:
         """Return the class weights as a list for JSON; None if all are 1."""
         return None if self.of_classes is None else self.of_classes.tolist()

@@ -7,15 +7,7 @@ import click
 
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import (
-    ENGINE,
-    WITH_DEVICE,
-    command,
-    fit_params,
-    given,
-    params,
-    take,
-)
+from dask_nrbfn.cli.options import ENGINE, WITH_DEVICE, command, fit_params, given, params, take
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 

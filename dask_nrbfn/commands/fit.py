@@ -270,8 +270,7 @@ def _check_refreshable(old: Run, judge: Judge | None) -> None:
 def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:
     """Return the datasets whose rows a run holds; they exist until `files` is closed."""
     known, held = members_by_content(run.attributes), members_held(run.attributes)
-    taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
-    if taken:
+    if taken := [known[content]["dataset"] for content, times in held.items() if times < 0]:
         raise DataError(
             f"{run.location} has forgotten the rows of {taken[0]}, which were added together "
             "with other rows.",

@@ -203,13 +203,9 @@ def export_onnx(
 def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
-    Its input is ``X`` (rows, p), the features in the order of `Model.feature_names`. Its outputs
-    are ``label`` (rows,), ``scores`` and ``probabilities`` (rows, K); for numbers ``values``, for
-    an embedding ``coordinates`` (rows, q).
-
-    The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
-    square of a row's distance in widths does not overflow. Rows are centred at the mean of the
-    basis: `rounding` in the card is the error of rows that are far from it.
+    The numbers are those of `Model.scores` up to rounding, as long as the square of a row's
+    distance in widths does not overflow. Rows are centred at the mean of the basis: `rounding` in
+    the card is the error of rows that are far from it.
     """
     if dtype not in DTYPES:
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")

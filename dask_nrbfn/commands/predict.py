@@ -272,12 +272,7 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
 
 
 def _write_rows(
-    model: Model,
-    dataset: Dataset,
-    group: zarr.Group,
-    names: tuple[str, ...],
-    start: int,
-    stop: int,
+    model: Model, dataset: Dataset, group: zarr.Group, names: tuple[str, ...], start: int, stop: int
 ) -> int:
     """Write the named results of some rows; return the number of rows with gaps."""
     scorer, n_skipped = Scorer(model), 0
@@ -424,12 +419,8 @@ def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> t
 
 def predict_obs(
     model: Location, dataset: Dataset, cells: Location, to: str, engine: Engine, *, overwrite: bool
-) -> tuple[str, ...]:
-    """Write predictions of all rows of an AnnData store in Zarr to its obs; return the columns.
-
-    `to` is "obs/NAME", for the labels or one numeric target. The probability of the predicted label
-    is in NAME_confidence. Several targets get NAME_TARGET each.
-    """
+) -> None:
+    """Write the predictions of all rows to the columns of `obs_columns`."""
     import pandas as pd
 
     pinned = PinnedModel.at(model)
@@ -446,7 +437,6 @@ def predict_obs(
             values[0] = pd.Categorical(values[0].tolist(), opened.classes.tolist())
         check_still_locked()
         _add_to_obs(cells, dict(zip(columns, values, strict=True)))
-    return columns
 
 
 def _add_to_obs(cells: Location, columns: Mapping[str, Any]) -> None:

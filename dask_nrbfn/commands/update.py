@@ -188,12 +188,7 @@ def update_run(
         codes = _check_rows(draft, dataset, again=again)
         n_bytes = _checked_bytes(draft, dataset, engine)
         reasons, new_error, added = [], None, None
-        if forget:
-            engine.begin_stage(n_bytes)
-            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
-            if counted:
-                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
-        else:
+        if not forget:
             new_error = evaluate_dataset(location, given, engine).error_rate
             if max_new_error is not None and not new_error <= max_new_error:
                 raise WorseModelError(
@@ -201,10 +196,14 @@ def update_run(
                     f"{max_new_error:.4g} is allowed; it is kept.",
                     "Check the labels of the new rows, or set a larger `max_new_error`.",
                 )
-            engine.begin_stage(n_bytes)
-            # Forgotten rows leave the range of the targets as it is.
-            if dataset.of_numbers:
-                added = run_task(engine, Dataset.target_range, dataset, label=action)
+        engine.begin_stage(n_bytes)
+        if forget:
+            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
+            if counted:
+                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
+        # Forgotten rows leave the range of the targets as it is.
+        elif dataset.of_numbers:
+            added = run_task(engine, Dataset.target_range, dataset, label=action)
         change = _sum_rows(draft, dataset, engine, stage=stage, codes=codes)
         change = change._replace(target_range=added)
         return draft.finish(change, [member_of(dataset)], engine, judge, reasons, new_error)
@@ -501,8 +500,9 @@ def _moments_pass(
     n_rows: int,
 ) -> MomentsPass:
     """Return the pass over new rows, with the class weights in the record of a stage of the fit."""
-    weighting, size = RowWeights.from_list(record["class_weights"], codes), features.n_basis
-    reading = Reading(block_rows=block_rows(size), weighting=weighting, codes_in_model=codes)
+    given, size = record["class_weights"], block_rows(features.n_basis)
+    weighting = RowWeights(None if given is None else np.array(given)[codes])
+    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
     return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
 
 

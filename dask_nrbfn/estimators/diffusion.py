@@ -9,12 +9,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.estimators.inputs import (
-    TrainingRows,
-    checked_rows,
-    chunked_dataset,
-    is_chunked,
-)
+from dask_nrbfn.estimators.inputs import TrainingRows, checked_rows, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.network import ModelEstimator, documented, finished_run, workplace
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.storage.dataset import Dataset
@@ -115,7 +110,7 @@ feature_names_
         X : as for `fit`
             The result is lazy for a dask collection.
         """
-        return self._predict(X, "coordinates")
+        return self._predict(X, "scores")
 
     def _values(self) -> dict[str, Any]:
         return super()._values() | {"components": self.n_components}

@@ -102,7 +102,6 @@ _OPTIONS = {
 # Arrays with one entry for each row, which no update reads.
 _NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
-
 _printing = threading.Lock()
 
 
@@ -552,8 +551,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
-            schema = self.schema_
-            dataset = self._chunked_dataset(X, y, sample_weight, place, name, schema=schema)
+            dataset = self._chunked_dataset(X, y, sample_weight, place, name, schema=self.schema_)
             try:
                 yield dataset
             finally:

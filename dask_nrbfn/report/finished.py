@@ -38,11 +38,9 @@ class FinishedRun:
         """Read the records of a run, or raise MissingDataError if it is not finished."""
         # Other jobs may have changed the run since it was opened.
         run = Run.open(run.location)
-        attributes = run.attributes
-        stages = attributes["stages"]
+        attributes, stages = run.attributes, run.stages
         expected = [stage.name for stage in stages_of_run(run)]
-        missing = [name for name in expected if name not in stages]
-        if missing:
+        if missing := [name for name in expected if name not in stages]:
             raise MissingDataError(
                 f"the run {run.location} is not finished: it has no {missing[0]} yet.",
                 f"Finish the run with {run.begun_by} and the parameters of its first call.",
@@ -88,5 +86,4 @@ class FinishedRun:
         """The confidence of every row that was searched (n,); None if the run has none."""
         if "confidence" not in self.stages:
             return None
-        values: Floats = with_neighbors(self.run).read("confidence/values")
-        return values
+        return with_neighbors(self.run).read("confidence/values")

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     check_weight_dtype,
@@ -35,7 +34,6 @@ from dask_nrbfn.sources.source import (
 logger = logging.getLogger(__name__)
 
 _NUMPY = "a numpy file of numbers or text"
-
 
 # The least and most dimensions of an array, its stored type, what each row has, and its shape.
 _ROLES = {
@@ -124,13 +122,7 @@ def columns_by_name(
 class ArraySource(ArrayRows):
     """Rows of arrays in memory: X (n, ...), y (n,), weights (n,), target (n,) or (n, q)."""
 
-    def __init__(
-        self,
-        X: Rows | ArrayLike,
-        y: ArrayLike | None = None,
-        weights: ArrayLike | None = None,
-        target: ArrayLike | None = None,
-    ) -> None:
+    def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         arrays = {
             role: values if is_sparse(values) else np.asarray(unmasked(values))

@@ -78,8 +78,7 @@ class File:
     def open(self) -> IO[bytes]:
         """Open the file to read bytes in any order."""
         with self.reached() as (fs, path):
-            opened: IO[bytes] = fs.open(path, "rb")
-            return opened
+            return fs.open(path, "rb")
 
     @contextmanager
     def local(self) -> Iterator[str]:

@@ -140,10 +140,9 @@ def labels_of(
     # numpy would change missing or mixed labels.
     may_lack = hasattr(dtype, "na_value") and values.dtype.kind not in "biu"
     may_lack |= hasattr(y, "null_count") or isinstance(y, np.ma.MaskedArray)
+    missing = np.zeros(len(values), bool)
     if may_lack or values.dtype.kind == "O" or (dtype is None and values.dtype.kind == "U"):
         values, missing = _of_objects(y, name)
-    else:
-        missing = np.zeros(len(values), bool)
     if values.dtype.kind == "f":
         missing = missing | np.isnan(values)
     if values.dtype.kind in "ST":
@@ -170,9 +169,7 @@ def _of_objects(y: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     missing, given = cells.is_null().to_numpy(zero_copy_only=False), cells.drop_null()
     is_text = cells.type in (pa.string(), pa.large_string())
     if not len(given):
-        values = (
-            np.full(len(cells), "", dtype=object) if is_text else np.zeros(len(cells), np.int64)
-        )
+        values = np.full(len(cells), "", object) if is_text else np.zeros(len(cells), np.int64)
         return values, missing
     is_binary = pa.types.is_binary(cells.type)
     if not (is_text or is_binary or pa.types.is_primitive(cells.type)):

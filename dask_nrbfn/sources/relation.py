@@ -172,8 +172,7 @@ def connected() -> duckdb.DuckDBPyConnection:
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
     # The first assumes that Parquet files have no NaN. The time of the second grows with the square
     # of the columns.
-    both = "statistics_propagation,common_subexpressions"
-    connection.execute(f"SET disabled_optimizers = '{both}'")
+    connection.execute("SET disabled_optimizers = 'statistics_propagation,common_subexpressions'")
     return connection
 
 
