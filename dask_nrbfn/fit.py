@@ -81,24 +81,6 @@ def check_fit(context: FitContext) -> None:
         stage.check(context)
 
 
-def with_search(context: FitContext) -> FitContext:
-    """Return a context with the neighbour search of a new fit."""
-    return replace(context, search=plan_search(context))
-
-
-def in_run(context: FitContext, run: Run) -> FitContext:
-    """Return a context with the decisions of a run and of its finished stages."""
-    return replace(
-        context,
-        params=run.chosen_params,
-        tuning=run.remaining_tuning,
-        layout=run.layout,
-        labelled_layout=run.of_labelled().layout,
-        search=NeighborSearch(**run.decisions["neighbors"]),
-        found_basis=BASIS.recorded(run).n_basis if BASIS.name in run.stages else None,
-    )
-
-
 def largest_basis(context: FitContext) -> int:
     """Return the largest basis size that fits the workers' memory, at most all rows."""
     sizes, most = FitSizes.of(context, n_basis=1), context.dataset.n_rows
@@ -115,8 +97,9 @@ def largest_basis(context: FitContext) -> int:
 _USUAL_BASIS = 1024
 
 
-def with_planned_basis(context: FitContext) -> FitContext:
-    """Return a context with the known basis size, its upper limit, or that of most tunings."""
+def planned(context: FitContext) -> FitContext:
+    """Return the context of a new fit with its search, and a basis of known or largest size."""
+    context = replace(context, search=plan_search(context))
     if context.found_basis or context.requested_size:
         return context
     limit = _USUAL_BASIS if context.tried.chooses_size else MOST_FOUND
@@ -220,7 +203,7 @@ def run_stage(
     stage: Stage, run: Run, context: FitContext, check_still_locked: Callable[[], None]
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost."""
-    context = in_run(context, run)
+    context = context.in_run(run)
     cost = _check_stage_budget(stage, context)
     seen, dataset = run, context.dataset
     if stage.labelled_only:

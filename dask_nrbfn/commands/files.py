@@ -24,16 +24,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OpenedRows:
-    """Rows that a model is used on.
-
-    kept: columns of the file, as they were read.
-    ignored: columns of the file that are not used.
-    unseen: number of rows with a category that the model does not know, by column.
-    """
+    """Rows that a model is used on."""
 
     dataset: Dataset
+    # Columns of the file as they were read, and those that are not used.
     kept: "pa.RecordBatchReader | None" = None
     ignored: tuple[str, ...] = ()
+    # Number of rows with a category that the model does not know, by column.
     unseen: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -222,8 +222,7 @@ def refresh_run(
             check_targets(dataset, None if names is None else tuple(names))
         # A run that was tuned on a validation dataset is fitted with the chosen parameters. A fit
         # chooses alpha again.
-        of_folds = old.begun_by == "tune" and old.n_folds > 1
-        tuning = old.tuning if of_folds else None
+        tuning = old.tuning if old.begun_by == "tune" and old.n_folds > 1 else None
         fit = partial(fit_dataset, dataset, building, old.params, engine, tuning=tuning)
         fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
         try:

@@ -6,6 +6,7 @@ import math
 import time
 import timeit
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,16 +16,14 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
-from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
+from dask_nrbfn.fit import check_fit, planned, stage_costs
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.targets import ClassTargets
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Measured calls of each kernel, the most rows that it gets, also of a tuning that begins, and the
 # most basis rows. A search compares twice as many rows.
-_REPEATS, _FAST_S = 3, 0.01
+_REPEATS = 3
 _ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
 _MAX_ELEMENTS = 2**23
 # Most compared values: the differences of all pairs of rows take a fraction of a second.
@@ -101,13 +100,11 @@ def plan_fit(
     """Return the expected cost of a fit or a tuning on `engine`; runs nothing on it."""
     context = FitContext.resolve(dataset, params, engine, tuning)
     check_fit(context)
-    context = with_planned_basis(with_search(context))
-    search = context.search
-    assert search is not None
-    costs = stage_costs(context)
+    context = planned(context)
+    assert context.search is not None
     stages = tuple(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
-        for name, cost in costs.items()
+        for name, cost in stage_costs(context).items()
     )
     params, n_rows = context.params, dataset.of_labelled().n_rows
     of_cells = Trials.of(params, None).is_of_cells
@@ -115,9 +112,9 @@ def plan_fit(
         stages,
         n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
         n_cells=planned_cells(params, n_rows) if of_cells else 1,
-        n_candidates=search.n_candidates,
-        n_partitions=search.n_partitions,
-        method=search.method,
+        n_candidates=context.search.n_candidates,
+        n_partitions=context.search.n_partitions,
+        method=context.search.method,
         n_workers=engine.n_workers,
         threads=engine.threads,
         memory_bytes=engine.memory_bytes,
@@ -127,10 +124,10 @@ def plan_fit(
 
 def expect_tuning(context: FitContext, time_limit: float | None) -> FitContext:
     """Log the work and the seconds that a tuning needs; return its context with a clock."""
-    ends = math.inf if time_limit is None else time.monotonic() + time_limit
-    rates = measure_rates(context, n_rows=min(context.dataset.n_rows, _FEW_ROWS), threads=1)
+    rates = measure_rates(context, n_rows=min(context.dataset.n_rows, _FEW_ROWS))
+    ends = time.monotonic() + (math.inf if time_limit is None else time_limit)
     clock = Clock(ends=ends, rates=rates, n_workers=context.engine.n_workers)
-    costs = stage_costs(with_planned_basis(with_search(context))).values()
+    costs = stage_costs(planned(context)).values()
     logger.info(
         "tune: about %.0f s expected: %s systems, %.0f GFLOP, %.1f billion exponentials",
         clock.needed_s(costs),
@@ -156,21 +153,14 @@ def plan_on_options(
     """
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
-    planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    context = FitContext.resolve(planned, params, InlineEngine(), tuning)
+    rows = dataset if n_rows is None else dataset.with_n_rows(n_rows)
+    context = FitContext.resolve(rows, params, InlineEngine(), tuning)
     check_fit(context)
     given = None if rates is None else read_rates(rates)
-    if options.scheduler or options.scheduler_file:
-        with connect(options) as engine:
-            given = given or measure_rates(FitContext.resolve(planned, params, engine))
-            return plan_fit(planned, params, engine, given, tuning)
-    engine = describe_engine(options)
-    if given is None:
-        cores = min(engine.threads, threads_of_workers(1))
-        given = _faster(
-            measure_rates(context, threads=cores), engine.threads, context.engine.threads
-        )
-    return plan_fit(planned, params, engine, given, tuning)
+    runs = options.scheduler or options.scheduler_file
+    with connect(options) if runs else nullcontext(describe_engine(options)) as engine:
+        given = given or measure_rates(replace(context, engine=engine))
+        return plan_fit(rows, params, engine, given, tuning)
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
@@ -213,35 +203,20 @@ def read_rates(path: Path) -> Rates:
     )
 
 
-def measure_rates(context: FitContext, *, n_rows: int = _ROWS, threads: int | None = None) -> Rates:
-    """Return the rates of a worker of the engine of a fit, measured on at most `n_rows` rows.
-
-    With fewer `threads` than the worker has, which wait less for each other if the machine is busy,
-    the rates of all threads are a multiple.
-    """
+def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
+    """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
     n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
-    own = context.engine.threads
-    arguments = context.dataset.location, n_basis, k, n_rows, threads or own
-    return _faster(run_task(context.engine, _measure, *arguments, label="calibrate"), own, threads)
+    arguments = context.dataset.location, n_basis, k, n_rows
+    one: Rates = run_task(context.engine, _measure, *arguments, label="calibrate")
+    times = context.engine.threads
+    return Rates(**{name: times * rate for name, rate in vars(one).items()} | {"bytes": one.bytes})
 
 
-def _faster(rates: Rates, threads: int, measured: int | None) -> Rates:
-    """Return rates measured with fewer threads; storage is as fast for any number of threads."""
-    all_threads = {
-        name: rate * threads / (measured or threads) for name, rate in vars(rates).items()
-    }
-    return Rates(**all_threads | {"bytes": rates.bytes})
-
-
-def _measure(
-    location: Location, n_basis: int, n_neighbors: int, most_rows: int, threads: int
-) -> Rates:
-    """Return the rates of this process, measured on rows like those of a dataset."""
-    with threadpool_limits(threads):
-        return _rates(Dataset.open(location), n_basis, n_neighbors, most_rows)
-
-
-def _rates(dataset: Dataset, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
+# Several threads would wait for each other if the machine is busy.
+@threadpool_limits.wrap(limits=1)  # type: ignore[untyped-decorator]
+def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
+    """Return the rates of one thread of this process, on at most so many rows of a dataset."""
+    dataset = Dataset.open(location)
     chunk = dataset.take(np.arange(min(dataset.chunk_rows, dataset.n_rows)))
     reading_s = _seconds(lambda: dataset.take(np.arange(chunk.shape[0])))
     row_values = max(1, round(dataset.row_values))
@@ -271,7 +246,7 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
     sums = MomentSums(r, 2)
     product_s = _seconds(lambda: sums.add(Phi, T))
     exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
-    activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
+    activations_s = _seconds(lambda: features.activations(X, out=Phi))
     return {
         "products": n * r**2 / product_s,
         "exponentials": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
@@ -279,14 +254,14 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
 
 
 def _pair_rate(X: Rows, k: int) -> float:
-    rows, threads = X.astype(np.float32), blas_threads()
+    rows = X.astype(np.float32)
     # Without limits, filling the lists takes half of the time for so few rows, but less in a fit.
-    within = nearest_rows(rows[:_ROWS], rows, count=k + 1, threads=threads).distances[:, -1]
-    all_s = _seconds(lambda: nearest_rows(rows, rows, count=k + 1, within=within, threads=threads))
+    within = nearest_rows(rows[:_ROWS], rows, count=k + 1).distances[:, -1]
+    all_s = _seconds(lambda: nearest_rows(rows, rows, count=k + 1, within=within))
     return float(rows.shape[0] ** 2 / all_s)
 
 
 def _seconds(kernel: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of a few calls, or of more if they are fast."""
-    first = timeit.timeit(kernel, number=1)
-    return min(timeit.repeat(kernel, number=1, repeat=_REPEATS * (5 if first < _FAST_S else 1)))
+    """Return the seconds of the fastest of a few calls, after one that warms up."""
+    kernel()
+    return min(timeit.repeat(kernel, number=1, repeat=_REPEATS))

@@ -533,10 +533,8 @@ def _targets_of(model: Model) -> Targets:
 
 
 def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
-    """Store the moments and the model of a version; return its figures and reasons for a refresh.
-
-    dask may run a task twice at the same time, so every attempt has its own place.
-    """
+    """Store the moments and the model of a version; return figures and reasons for a refresh."""
+    # dask may run a task twice at the same time.
     place, model = f"{name}/{uuid.uuid4().hex}", _read_full_model(run, change.base)
     solve = _solve_network if model.cells is None else _solve_cells
     solved, figures = solve(run, model, place, change)

@@ -484,8 +484,8 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         )
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
-        options: dict[str, Any] = {"basis": self._given_rows(), "min_recall": self.min_recall}
-        options |= {"time_limit": self.time_limit, "verbose": self.verbose}
+        limits = ("min_recall", "time_limit", "verbose")
+        options = {"basis": self._given_rows(), **{name: getattr(self, name) for name in limits}}
         run = finished_run(dataset, place, self._params(), self._tuning(), **options)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
@@ -574,7 +574,6 @@ class PlainNetwork(LearningNetwork):
 
     def _take_model(self, model: Model) -> None:
         super()._take_model(model)
-        # Each of several cells has its own.
         self.alpha_ = None if model.cells is not None else model.params.alpha
 
     @classmethod

@@ -267,8 +267,11 @@ def find_concerns(finished: FinishedRun) -> list[Concern]:
     if finished.run.embeds:
         return []
     judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
-    tuned = _of_tuning(finished) if finished.run.tuning is not None else ()
-    return [*_of_versions(finished), *judged, *tuned]
+    return [
+        *_of_versions(finished),
+        *judged,
+        *(_of_tuning(finished) if finished.run.tuning else ()),
+    ]
 
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:

@@ -524,6 +524,18 @@ class FitContext:
             min_recall=min_recall,
         )
 
+    def in_run(self, run: Run) -> Self:
+        """Return the context with the decisions of a run and of its finished stages."""
+        return replace(
+            self,
+            params=run.chosen_params,
+            tuning=run.remaining_tuning,
+            layout=run.layout,
+            labelled_layout=run.of_labelled().layout,
+            search=NeighborSearch(**run.decisions["neighbors"]),
+            found_basis=run.stages["basis"]["n_basis"] if "basis" in run.stages else None,
+        )
+
     @cached_property
     def tried(self) -> Trials:
         """What the fit tries."""

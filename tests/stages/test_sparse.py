@@ -13,7 +13,7 @@ from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import stage_costs, with_search
+from dask_nrbfn.fit import planned, stage_costs
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext, resolve_tuning
@@ -129,7 +129,7 @@ def test_costs__follow_what_is_stored():
     engine, held = InlineEngine(), {}
     for basis in ("random", "kmeans"):
         params = FitParams(basis=basis, basis_size=50)
-        costs = stage_costs(with_search(FitContext.resolve(dataset, params, engine)))
+        costs = stage_costs(planned(FitContext.resolve(dataset, params, engine)))
         held[basis] = {name: cost.held_bytes - PROCESS_BYTES for name, cost in costs.items()}
         assert costs["moments"].read_bytes < 2 * 300 * 5 * (8 + 4) + costs["moments"].written_bytes
     # What is filled beside centres, and they themselves.
