@@ -267,11 +267,7 @@ def find_concerns(finished: FinishedRun) -> list[Concern]:
     if finished.run.embeds:
         return []
     judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
-    return [
-        *_of_versions(finished),
-        *judged,
-        *(_of_tuning(finished) if finished.run.tuning else ()),
-    ]
+    return [*_of_versions(finished), *judged, *_of_tuning(finished)]
 
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
@@ -351,7 +347,8 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
 def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     """Yield concerns about chosen values at the border of those that were tried."""
     tuning, params = finished.run.tuning, finished.params
-    assert tuning is not None
+    if tuning is None:
+        return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
     records = [*search["tried"], *search["finals"]]
     for name, tried in {
