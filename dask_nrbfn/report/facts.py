@@ -183,7 +183,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     for key, what in (("tried", "tried"), ("finals", "compared")):
         if records := _ranked(finished, tuned[key]):
             title = f"{plural(len(records), 'combination')} {what} on "
-            title += f"{plural(search['n_rows'], 'row')} with a basis of {records[0]['n_basis']:,}"
+            n_rows, n_basis = records[0]["n_rows"], records[0]["n_basis"]
+            title += f"{plural(n_rows, 'row')} with a basis of {n_basis:,}"
             names, chosen = [*search["chosen"], "alpha"], search["chosen"]
             if key == "tried":
                 title += f", in {shown('seconds', search['seconds'])}; the best of each kind"

@@ -363,15 +363,9 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     weights = f"weights of round {kept}, the heaviest {named}; {len(unused)} columns without effect"
-    logger.info("metric: %s", weights if kept else "equal weights of the columns do best")
-    return {
-        "rounds": rounds,
-        "kept": kept,
-        "heaviest": heaviest,
-        "unused": unused,
-        **known(stopped=stopped),
-        **sample,
-    }
+    equal = f"not learned: {stopped}" if stopped else "equal weights of the columns do best"
+    logger.info("metric: %s", weights if kept else equal)
+    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, "unused": unused, **sample}
 
 
 def _kernels_of(tried: Trials) -> list[list[str]]:
