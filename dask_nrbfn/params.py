@@ -358,10 +358,7 @@ class FitParams(Params):
     def resolve_auto(
         self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
     ) -> Self:
-        """Return the parameters of a fit, with a value in place of every "auto" and needed None.
-
-        ``cells="auto"`` stays: the number of cells follows from the rows. So does ``alpha="auto"``.
-        """
+        """Return the parameters with values in place of "auto" (but `cells`, `alpha`) and None."""
         values: dict[str, Any] = {
             "basis": "kmeans" if numbers else "sknn",
             "features": "plain" if numbers and self.components is None else "normalized",

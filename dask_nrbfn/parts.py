@@ -6,6 +6,7 @@ addition before further parts, so few sums are on the disk at a time. The tree a
 fixed, so the result is the same to the last bit, whichever part is finished first.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import asdict, astuple, dataclass
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
+from zlib import crc32
 
 from numpy.typing import NDArray
 
@@ -103,17 +105,19 @@ def map_parts(
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
-    task: called with the open run and dataset, and the arguments of a unit of work.
-    units: further arguments of the task, part by part; default: the spans of the run.
+    units: arguments of the task after run and dataset, part by part; default: spans of the run.
     sizes: work of every part; the largest are started first.
     """
     units = run.layout.spans if units is None else units
     finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
-    missing = [index for index in range(len(units)) if index not in finished]
+    # A resumed tuning with another time left has other units.
+    sums = [crc32(json.dumps(unit, default=str).encode()) for unit in units]
+    missing = [i for i, each in enumerate(sums) if finished.get(i, {}).get("unit") != each]
+    run.drop_part(stage, *(range(index, index + 1) for index in missing if index in finished))
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
     _log_finished(stage, len(units), len(missing), finished.values())
-    arguments = [(task, stage, run, dataset, index, units[index]) for index in missing]
+    arguments = [(task, stage, run, dataset, i, units[i], sums[i]) for i in missing]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
     return [finished[index] for index in range(len(units))]
 
@@ -231,13 +235,14 @@ def _run_part(
     dataset: Dataset,
     index: int,
     unit: tuple[Any, ...],
+    checksum: int,
 ) -> dict[str, Any]:
     if (finished := run.part_record(stage, index)) is not None:
         # dask runs a task again when the worker that had its result is lost.
         return finished
     start = time.perf_counter()
     result = task(run, dataset, *unit)
-    record = {**result.record, "seconds": time.perf_counter() - start}
+    record = {**result.record, "seconds": time.perf_counter() - start, "unit": checksum}
     run.write_part(stage, index, record, result.arrays, slice_rows=result.slice_rows)
     return record
 

@@ -104,9 +104,8 @@ class Scorer:
         """Return the scores of the rows of an array, float64 (n, q).
 
         X is an array, zarr.Array or CSR (n, p), or (n, c) if the model has a schema. `as_stored`:
-        whether rows are encoded already, as by `stored_rows`. `skip_gaps`: a row has NaN scores if
-        a feature is missing, or all features if the model fills missing values. `first_row` and
-        `within` name rows in errors.
+        rows are encoded already, as by `stored_rows`. `skip_gaps`: rows with a gap that the model
+        does not fill have NaN scores. `first_row` and `within` name rows in errors.
         """
         schema = self.model.schema
         scores = np.full((X.shape[0], len(self.model.weights)), np.nan)

@@ -122,7 +122,7 @@ def fit_dataset(
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
-        if tuning is not None:
+        if tuning is not None and "model" not in run.stages:
             context = expect_tuning(context, time_limit)
         finish_run(run, context, check_still_locked=check_still_locked)
         return run

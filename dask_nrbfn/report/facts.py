@@ -182,8 +182,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     tuned, search, found = describe_tuning(run), finished.stages.get("search", {}), []
     for key, what in (("tried", "tried"), ("finals", "compared")):
         if records := _ranked(finished, tuned[key]):
-            title = f"{plural(len(records), 'combination')} {what} on "
-            title += f"{plural(search['n_rows'], 'row')} with a basis of {records[0]['n_basis']:,}"
+            first, title = records[0], f"{plural(len(records), 'combination')} {what} on "
+            title += f"{plural(first['n_rows'], 'row')} with a basis of {first['n_basis']:,}"
             names, chosen = [*search["chosen"], "alpha"], search["chosen"]
             if key == "tried":
                 title += f", in {shown('seconds', search['seconds'])}; the best of each kind"

@@ -21,7 +21,6 @@ class FinishedRun:
     """The records of a run that has a model, in order; `params` are those that a tuning chose.
 
     labels: the classes as text. names: the names of numeric targets, None for classes.
-    evaluation: the figures of the model on other rows.
     """
 
     run: Run

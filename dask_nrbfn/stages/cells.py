@@ -367,7 +367,9 @@ def _compute(job: StageJob) -> dict[str, Any]:
         return record | {"chosen": {"cells": 1}}
     if tried.tuning is not None:
         record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
-    _fit_cells(job, ROWS, FITS, range(n_cells))
+    # The same units of work as of a comparison that has fitted all cells.
+    keeps_scores = compared is not None and n_cells <= _DRAWN
+    _fit_cells(job, ROWS, FITS, range(n_cells), keeps_scores=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()

@@ -339,13 +339,9 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     n_unused = np.count_nonzero(root**2 <= 2 * LEAST_WEIGHT)
     weights = f"weights of round {kept}, the heaviest {named}; {n_unused} columns without effect"
-    logger.info("metric: %s", weights if kept else "equal weights of the columns do best")
-    return {
-        "rounds": rounds,
-        "kept": kept,
-        "heaviest": heaviest,
-        **known(stopped=stopped),
-    }
+    equal = f"not learned: {stopped}" if stopped else "equal weights of the columns do best"
+    logger.info("metric: %s", weights if kept else equal)
+    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, **known(stopped=stopped)}
 
 
 def _kernels_of(tried: Trials) -> list[list[str]]:

@@ -174,6 +174,15 @@ def test_time_limit__fits_the_best_network_so_far(caplog):
     assert fit_table(X, y, PARAMS, tuning=tuning, place=place).stages == run.stages
 
 
+def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
+    dataset, place = write_table(MemoryStore(), *spirals(200)), MemoryStore()
+    engine = CountingEngine(0, label="search, comparing linear model")
+    with pytest.raises(StoppedError):
+        tune_dataset(dataset, place, PARAMS, QUICK, engine)
+    found = tune_dataset(dataset, place, PARAMS, QUICK, CountingEngine(), time_limit=0.0)
+    assert [each["n_basis"] for each in SEARCH.recorded(found).curve] == [4]
+
+
 @pytest.mark.slow
 def test_finals__a_search_that_is_stopped_goes_on():
     X, y = spirals(200)
