@@ -224,7 +224,8 @@ def refresh_run(
         # chooses alpha again.
         of_folds = old.begun_by == "tune" and old.n_folds > 1
         tuning = old.tuning if of_folds else None
-        fit = partial(fit_dataset, dataset, building, old.params, engine, tuning=tuning)
+        params = old.params if of_folds or old.chooses_alpha else old.chosen_params
+        fit = partial(fit_dataset, dataset, building, params, engine, tuning=tuning)
         fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
         try:
             new = fit()
