@@ -223,7 +223,8 @@ def refresh_run(
         # A run that was tuned on a validation dataset is fitted with the chosen parameters. A fit
         # chooses alpha again.
         tuning = old.tuning if old.begun_by == "tune" and old.n_folds > 1 else None
-        fit = partial(fit_dataset, dataset, building, old.params, engine, tuning=tuning)
+        params = old.params if tuning or old.chooses_alpha else old.chosen_params
+        fit = partial(fit_dataset, dataset, building, params, engine, tuning=tuning)
         fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
         try:
             new = fit()

@@ -158,7 +158,7 @@ def finished_run(
     location = place
     if not isinstance(dataset.location, MemoryStore):
         given = [None if values is None else values.to_dict() for values in (params, tuning)]
-        identity = json.dumps([dataset.fingerprint, *given])
+        identity = json.dumps([dataset.fingerprint, *given, options.get("time_limit")])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
         location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
     with printed_log(verbose), _active_engine(dataset) as engine:

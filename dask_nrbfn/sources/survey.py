@@ -88,7 +88,8 @@ def stored_of(table: Table, column: Column) -> str:
         # Marks are looked up only for cells without a category, which takes half the time.
         found = f"trim({table.column(column.name)}::VARCHAR)"
         marks = set(map(literal, ("", *table.marks)))
-        listed = ["NULL" if each in marks else each for each in listed]
+        # No trimmed text is a space; NULL would be the place of empty cells.
+        listed = ["' '" if each in marks else each for each in listed]
     other = float(len(column.categories)) if column.others else UNSEEN
     # A failed cast to an enumeration takes many times as long.
     place = f"list_position([{', '.join(listed)}]::VARCHAR[], {found})"

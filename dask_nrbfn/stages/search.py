@@ -225,7 +225,8 @@ def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> 
     bases = dict.fromkeys((params.basis, *(() if tuning.effort == "quick" else ("random",))))
     tried = [(replace(best, basis=basis, basis_rule="uniform"), left) for basis in bases]
     sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
-    sizes = [size for size in sizes if size <= _CHEAP or job.left_s(size) > 0]
+    cheap = max(_CHEAP, 2 * job.dataset.n_classes)
+    sizes = [size for size in sizes if size <= cheap or job.left_s(size) > 0]
     if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
         sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
     curve = _judge(job, f"{_FINALS}sizes", sizes, tried)

@@ -159,6 +159,14 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     assert Model.load(refreshed.location).calibration.biases is not None
 
 
+def test_refresh_run__fits_what_a_validation_dataset_chose(tmp_path, rows):
+    tuning = TuneParams(effort="quick", alphas=(1e-2,), width_factors=(0.5,), features=("plain",))
+    options = {"validation": rows[1]}
+    run = tune_dataset(rows[0], tmp_path / "run", PARAMS, tuning, InlineEngine(), **options)
+    refreshed = refresh_run(run.location, [], InlineEngine())
+    assert refreshed.params == run.chosen_params != run.params
+
+
 def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, rows):
     run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine())
     X, y = spirals(120, seed=8)
