@@ -124,7 +124,7 @@ def test_plan_on_options__measures_where_no_rates_are_given(dataset, monkeypatch
     monkeypatch.setattr(plan, "_pair_rate", lambda X, k: seen.append(X) or pair_rate(X, k))
     options = EngineOptions(workers=2, threads=8, memory="4GiB")
     planned = plan_on_options(dataset, PARAMS, options)
-    assert len(np.unique(*seen, axis=0)) == plan._SEARCHED_ROWS
+    assert len(np.unique(*seen, axis=0)) == 2 * plan._ROWS
     assert all(rate > 0 for rate in asdict(planned.rates).values())
     assert (planned.n_workers, planned.threads) == (2, 8)
 

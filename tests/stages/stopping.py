@@ -32,6 +32,6 @@ class CountingEngine(InlineEngine):
 
 
 def middles(done):
-    """Return how many tasks have run where half of a label's have, for every label in its order."""
-    ends = accumulate(done.values())
-    return [end - (n_tasks + 1) // 2 for end, n_tasks in zip(ends, done.values(), strict=True)]
+    """Return how many tasks have run where half of a label's have, for every label that stores."""
+    labels = zip(done.items(), accumulate(done.values()), strict=True)
+    return [end - (n + 1) // 2 for (label, n), end in labels if label != "calibrate"]
