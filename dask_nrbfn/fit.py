@@ -98,7 +98,7 @@ _USUAL_BASIS = 1024
 
 
 def planned(context: FitContext) -> FitContext:
-    """Return the context of a new fit with its search, and a basis of known or largest size."""
+    """Return the context of a new fit with its search and a known, usual or largest basis size."""
     context = replace(context, search=plan_search(context))
     if context.found_basis or context.requested_size:
         return context

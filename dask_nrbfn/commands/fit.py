@@ -105,6 +105,8 @@ def fit_dataset(
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
     FitLimits(min_recall=min_recall, time_limit=time_limit)
+    if time_limit is not None and tuning is None:
+        raise ParameterError("`time_limit` limits a tuning.", "Give `tuning`, or no `time_limit`.")
     context = FitContext.resolve(
         dataset,
         params,
@@ -220,8 +222,7 @@ def refresh_run(
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
-        # A run that was tuned on a validation dataset is fitted with the chosen parameters. A fit
-        # chooses alpha again.
+        # A run tuned on a validation dataset keeps the chosen values. A fit chooses alpha again.
         tuning = old.tuning if old.begun_by == "tune" and old.n_folds > 1 else None
         params = old.params if tuning or old.chooses_alpha else old.chosen_params
         fit = partial(fit_dataset, dataset, building, params, engine, tuning=tuning)

@@ -34,8 +34,7 @@ from dask_nrbfn.storage.location import Location
 
 logger = logging.getLogger(__name__)
 
-# Measured calls of each kernel, the most rows that it gets, also of a tuning that begins, and the
-# most basis rows. A search compares twice as many rows.
+# Measured calls of each kernel; its most rows, also before a tuning; its most basis rows.
 _REPEATS = 3
 _ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
 _MAX_ELEMENTS = 2**23

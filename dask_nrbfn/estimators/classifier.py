@@ -278,8 +278,8 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
     --------
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
-    >>> network = NRBFNClassifier(scale="standard").fit(X[::2], y[::2])
-    >>> bool(network.score(X[1::2], y[1::2]) > 0.9)
+    >>> network = NRBFNClassifier(scale="standard", alpha=1e-8).fit(X[::2], y[::2])
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
     True
     """
 

@@ -20,7 +20,6 @@ from dask_nrbfn.numeric.small_fit import (
     SmallTable,
     learned_root,
     network_moments,
-    solved_network,
     try_networks,
 )
 from dask_nrbfn.numeric.targets import Targets
@@ -259,11 +258,10 @@ def _choose(
             threads=threads,
         )
         smooth = sums_of(table.targets).smooth
-        entries = [each.entry for each in found]
         return [
-            _Choice(scaling, replace(own, ridges=(Ridge.of(entry),)), entry[smooth])
-            for own, entry in zip(networks, entries, strict=True)
-            if entry[smooth] is not None
+            _Choice(scaling, replace(own, ridges=(Ridge.of(best.entry),)), best.entry[smooth])
+            for own, best in zip(networks, found, strict=True)
+            if best.entry[smooth] is not None
         ]
 
     clearly = 1.0 - _CHANCE / np.sqrt(n_judged)
@@ -275,13 +273,14 @@ def _choose(
         best = best if best.figure < clearly * choices[0].figure else choices[0]
     seen, latest = table.take(~held_out), best
     for _ in range(n_rounds):
-        plain = replace(
-            latest.network, normalized=False, ridges=(Ridge("weights", _alpha(latest)),)
-        )
-        solved = solved_network(seen, latest.scaling, plain, each=each, threads=threads)
-        if solved is None:
+        plain = replace(latest.network, normalized=False)
+        features, _, moments = network_moments(seen, latest.scaling, plain, threads=threads)
+        system = RidgeSystem.of(moments, table.targets, normalized=False)
+        (solution,) = system.path([_alpha(latest)], each=each, estimated=False)
+        if solution is None:
             break
-        of_root = replace(scaling, root=learned_root(seen, *solved, threads=threads))
+        root = learned_root(seen, features, solution.weights, threads=threads)
+        of_root = replace(scaling, root=root)
         ridges = _next_to(latest.network.ridges[0], network.ridges)
         choices = tried(of_root, replace(latest.network, ridges=ridges), STEPS_OF_ROUND)
         if not choices:

@@ -50,15 +50,7 @@ class Column:
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of the features of the column, in order.
-
-        Examples
-        --------
-        >>> Column("sex", "category", ("f", "m"), missing=0.1).feature_names
-        ['sex=f', 'sex=m', 'sex=(missing)']
-        >>> Column("day", "date", times=True).feature_names
-        ['day', 'day_cos', 'day_sin', 'day_time_cos', 'day_time_sin']
-        """
+        """Names of the features of the column, in order."""
         name = self.name
         if self.kind == "category":
             values = [*self.categories, *["(other)"] * self.others]
@@ -211,15 +203,7 @@ class Schema:
         return None
 
     def expand(self, stored: NDArray[Any]) -> Floats:
-        """Return the features (b, p) of stored values (b, c).
-
-        Examples
-        --------
-        >>> columns = Column("age", "number", fill=40.0), Column("sex", "category", ("f", "m"))
-        >>> Schema(columns, missing="impute").expand(np.array([[30.0, 1.0], [np.nan, UNSEEN]]))
-        array([[30.,  0.,  1.],
-               [40.,  0.,  0.]])
-        """
+        """Return the features (b, p) of stored values (b, c)."""
         out = np.zeros((len(stored), self.n_features))
         plain = [j for j, column in enumerate(self.columns) if column.is_stored_as_feature]
         values = stored[:, plain]

@@ -202,22 +202,6 @@ def network_moments(
     return NetworkMoments(features, judging.shares, Moments(pack_in_place(gram), *others))
 
 
-def solved_network(
-    table: SmallTable,
-    scaling: Scaling,
-    network: SmallNetwork,
-    *,
-    each: Each = map,
-    threads: int = 1,
-) -> tuple[RadialFeatures, Floats] | None:
-    """Return a plain network with one ridge and its weights (q, r); None if singular."""
-    features, _, moments = network_moments(table, scaling, network, threads=threads)
-    system = RidgeSystem.of(moments, table.targets, normalized=False)
-    (ridge,) = network.ridges
-    (solution,) = system.path([ridge.alpha], each=each, estimated=False)
-    return None if solution is None else (features, solution.weights)
-
-
 def learned_root(
     table: SmallTable, features: RadialFeatures, weights: Floats, *, threads: int = 1
 ) -> Floats:

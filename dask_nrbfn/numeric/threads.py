@@ -48,14 +48,10 @@ def side_by_side(
 _BESIDE_BYTES = 2**28
 
 
-def beside_first(step_bytes: int) -> Callable[..., list[Any]]:
+def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
     """Return `side_by_side` for steps that hold so many bytes each; large steps use all threads."""
     at_once = 1 + _BESIDE_BYTES // step_bytes
-    return partial(side_by_side, at_once=at_once) if at_once > 1 else _one_by_one
-
-
-def _one_by_one(step: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
-    return list(map(step, values))
+    return partial(side_by_side, at_once=at_once) if at_once > 1 else map
 
 
 def beside_bytes(n_steps: int, step_bytes: int) -> int:

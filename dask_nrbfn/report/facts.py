@@ -366,7 +366,7 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
         yield Concern(
             f"{name}={chosen:g} is the {side} that was tried.",
-            f"Tune a new run with {beyond} values of {name} too.",
+            f"Give {beyond} values of {name} in a new run.",
         )
     sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):

@@ -410,7 +410,7 @@ def _finals(
             for each, left in tried
         ]
     if job.left_s(size) < 0:
-        return curve, [], None, OVERTIME
+        return curve, [], smallest_of(curve) if curve else None, OVERTIME
     compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
     if not compared:
         return curve, [], None, "singular systems"

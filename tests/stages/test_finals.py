@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import search
 from dask_nrbfn.stages.context import (
@@ -181,6 +182,8 @@ def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
         tune_dataset(dataset, place, PARAMS, QUICK, engine)
     found = tune_dataset(dataset, place, PARAMS, QUICK, CountingEngine(), time_limit=0.0)
     assert [each["n_basis"] for each in SEARCH.recorded(found).curve] == [4]
+    with pytest.raises(ParameterError, match="time_limit limits a tuning"):
+        fit_dataset(dataset, MemoryStore(), PARAMS, CountingEngine(0), time_limit=1.0)
 
 
 @pytest.mark.slow
