@@ -444,10 +444,10 @@ class TuneParams(Params):
         "normal",
         "quick|normal|thorough",
         "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
-        "and standardized columns, unless width factors are given; for all else the values of the "
-        "fit. normal: also the laplacian kernel, learned weights of the columns, the kernel "
-        "penalty, and drawn bases. thorough: all kernels, losses and penalties, and centres of "
-        "clusters.",
+        "standardized columns and weights of the columns learned once, unless width factors are "
+        "given; for all else the values of the fit. normal: also the laplacian kernel, weights "
+        "learned in rounds, the kernel penalty, and drawn bases. thorough: all kernels, losses and "
+        "penalties, and centres of clusters.",
     )
     validation: str | None = word(
         None,

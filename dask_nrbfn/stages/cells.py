@@ -93,9 +93,15 @@ def read_tree(run: Run) -> CellTree:
 
 
 def _fit_cells(
-    job: StageJob, rows: str, fits: str, cells: Sequence[int], *, keeps_scores: bool = False
+    job: StageJob,
+    rows: str,
+    fits: str,
+    cells: Sequence[int],
+    n_fitted: int | None = None,
+    *,
+    keeps_scores: bool = False,
 ) -> None:
-    """Fit cells, whose rows and networks are parts of two stages."""
+    """Fit all or the first cells; the rows of all and the networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
@@ -105,8 +111,8 @@ def _fit_cells(
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
     engine.check_budget("cells", held, remedy="Give `cells`=1")
-    units = [(rows, cell, keeps_scores) for cell in cells]
-    own = [sizes[cell] for cell in cells]
+    units = [(rows, cell, keeps_scores) for cell in cells[:n_fitted]]
+    own = [sizes[cell] for cell in cells[:n_fitted]]
     map_parts(run, dataset, engine, stage=fits, task=_fit_cell, units=units, sizes=own)
 
 
@@ -243,8 +249,8 @@ def _read_sums(run: Run, fits: str, n_cells: int, kind: type[Any], prefix: str) 
 # The names of the parts with the rows and networks of all cells. Updates need the networks.
 ROWS, FITS = "cells-rows", "cells/networks"
 
-# Number of drawn cells, and the names of the groups that a comparison stores.
-_DRAWN = 8
+# Number of drawn cells, of those that may end a comparison, and the names of its groups.
+_DRAWN, _FIRST = 8, 3
 _ONE = "cells-one"
 _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 
@@ -259,7 +265,8 @@ _MOST_BASIS = 4096
 def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     """Compare one network with those of drawn cells on held-out rows; None if it takes too long.
 
-    The one network is trained on a sample and on the rows of the drawn cells.
+    The one network is trained on a sample and on the rows of the drawn cells. The first cells end
+    the comparison if they do worse by more than a standard error.
     """
     run = job.run
     size = run.chosen_params.basis_size or 0
@@ -270,16 +277,21 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     rng = np.random.default_rng(run.chosen_params.random_state)
     drawn = sorted(rng.permutation(n_cells)[:_DRAWN].tolist())
     rows, fits = (ROWS, FITS) if len(drawn) == n_cells else (_DRAWN_ROWS, _DRAWN_FITS)
-    _fit_cells(job, rows, fits, drawn, keeps_scores=True)
-    units = [(rows, fits, drawn)]
-    (compared,) = map_parts(run, job.dataset, job.engine, stage=_ONE, task=_compare, units=units)
+    for n_fitted in sorted({min(_FIRST, len(drawn)), len(drawn)}):
+        _fit_cells(job, rows, fits, drawn, n_fitted, keeps_scores=True)
+        stage, units = f"{_ONE}-{n_fitted}", [(rows, fits, drawn[:n_fitted])]
+        (compared,) = map_parts(
+            run, job.dataset, job.engine, stage=stage, task=_compare, units=units
+        )
+        if np.less(compared["gains"], np.negative(compared["standard_errors"])).any():
+            break
     name = judged_sums(job.dataset).compared[0]
     logger.info(
         "cells: %s %.4f of one network, %.4f of %s, on %d held-out rows",
         name.replace("_", " "),
         compared["one"][name],
         compared["cells"][name],
-        plural(len(drawn), "drawn cell"),
+        plural(n_fitted, "drawn cell"),
         compared["n_rows"],
     )
     return {each: value for each, value in compared.items() if each != "seconds"}

@@ -105,7 +105,7 @@ def resolve_tuning(
     quick = tuning.effort == "quick"
     if params.scale in _SCALES:
         tried["scales"] = tuple(
-            each for each in _SCALES[params.scale] if each != LEARNED or not (sparse or quick)
+            each for each in _SCALES[params.scale] if each != LEARNED or not sparse
         )
     if quick and tuning.width_factors is not None:
         # The factors that suit a kernel or scale do not suit another.
@@ -255,6 +255,11 @@ class Trials:
     def is_searched(self) -> bool:
         """Whether a tuning tries several combinations or sizes on a sample."""
         return self.tuning is not None and (self.chooses_size or len(self.combinations) > 1)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a tuning should take little time."""
+        return self.tuning is not None and self.tuning.effort == "quick"
 
     @property
     def tries_cells(self) -> bool:

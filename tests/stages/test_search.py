@@ -39,9 +39,9 @@ def meant(params, effort, *, numbers=False, **given):
 
 def test_effort__quick_tries_two_kinds_of_distances_and_columns_of_equal_variance():
     tuning = TuneParams(effort="quick", kernels=("gaussian", "laplace-l1"))
-    assert meant(SIZED, "quick") == replace(tuning, scales=("none", "standard"))
+    assert meant(SIZED, "quick") == replace(tuning, scales=("none", "standard", "learned"))
     mixed = replace(SIZED, scale="standard", kernel="matern32")
-    assert meant(mixed, "quick") == TuneParams(effort="quick", scales=("standard",))
+    assert meant(mixed, "quick") == TuneParams(effort="quick", scales=("standard", "learned"))
     widths = TuneParams(effort="quick", width_factors=(0.5,))
     assert meant(SIZED, "quick", width_factors=(0.5,)) == widths
 
