@@ -105,7 +105,7 @@ def _fit_cells(
     run, dataset, engine = job.run, job.dataset, job.engine
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
-    blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
+    blocks = [(start, min(start + step, run.n_rows), sorted(cells)) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
     sizes = run_task(engine, _count_rows, run, rows, len(blocks), label="cells")
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
@@ -275,8 +275,9 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         logger.info("cells: not tried: %s", reason)
         return None
     rng = np.random.default_rng(run.chosen_params.random_state)
-    drawn = sorted(rng.permutation(n_cells)[:_DRAWN].tolist())
-    rows, fits = (ROWS, FITS) if len(drawn) == n_cells else (_DRAWN_ROWS, _DRAWN_FITS)
+    drawn, rows, fits = [*range(n_cells)], ROWS, FITS
+    if n_cells > _DRAWN:
+        drawn, rows, fits = rng.permutation(n_cells)[:_DRAWN].tolist(), _DRAWN_ROWS, _DRAWN_FITS
     for n_fitted in sorted({min(_FIRST, len(drawn)), len(drawn)}):
         _fit_cells(job, rows, fits, drawn, n_fitted, keeps_scores=True)
         stage, units = f"{_ONE}-{n_fitted}", [(rows, fits, drawn[:n_fitted])]
