@@ -302,7 +302,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
     tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
     assert tuning is not None
-    table = _table_of_one(run, dataset, of_cells, tuning)
+    table = _table_of_one(run, dataset, of_cells)
     # Cells have chosen width and penalty by the first fold.
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
@@ -339,11 +339,9 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     )
 
 
-def _table_of_one(
-    run: Run, dataset: Dataset, of_cells: TableRows, tuning: TuneParams
-) -> SmallTable:
+def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
     """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
-    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning)
+    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning_of(run))
     sample = TableRows.drawn(dataset, params, size)
     sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
     scaling, n_all = read_scaling(run), run.n_rows
