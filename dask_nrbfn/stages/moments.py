@@ -361,11 +361,8 @@ class MomentsPass:
 
     def sums(self) -> Sums:
         """Return the moments of every fold."""
-        suffixes = _suffixes(len(self._of_folds))
-        return {
-            suffix: of_fold.moments()
-            for suffix, of_fold in zip(suffixes, self._of_folds, strict=True)
-        }
+        moments = (of_fold.moments() for of_fold in self._of_folds)
+        return dict(zip(_suffixes(len(self._of_folds)), moments, strict=True))
 
 
 def folded_reading(

@@ -555,12 +555,10 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
-    tried = s.tried
-    tuning = tried.tuning
-    assert tuning is not None
+    tried, tuning = s.tried, s.tried.given_tuning
     n_rows = search_rows(s.n, s.row_values, tuning)
-    r = search_basis_size(s.dataset, s.tried.params, tuning)
-    largest = max(min(s.r, largest_size(s.tried.params, tuning, s.dataset, n_rows)), r)
+    r = search_basis_size(s.dataset, tried.params, tuning)
+    largest = max(min(s.r, largest_size(tried.params, tuning, s.dataset, n_rows)), r)
     rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
     # A learning curve of two rules takes a third more than its last size.
     n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size

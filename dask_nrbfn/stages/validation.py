@@ -205,8 +205,7 @@ def _path_cost(s: FitSizes) -> StageCost:
 
 def _check_path(context: FitContext) -> None:
     """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
-    tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
-    assert tuning is not None
+    tuning, n_rows = context.tried.given_tuning, context.dataset.of_labelled().n_rows
     context.tried.check_penalties()
     most_folds = max(2, n_rows // 2)
     if tuning.n_folds > most_folds:
@@ -401,12 +400,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    return {
-        "path": path,
-        "chosen": chosen,
-        "n_rows": folds.n_rows,
-        **known(**figures),
-    }
+    return {"path": path, "chosen": chosen, "n_rows": folds.n_rows, **known(**figures)}
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
