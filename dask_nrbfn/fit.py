@@ -53,9 +53,7 @@ EMBEDDING: tuple[Stage, ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDE
 """The stages of an embedding, which learns no targets."""
 
 
-def stages_of(
-    params: FitParams, tuning: TuneParams | None = None, *, embeds: bool = False
-) -> list[Stage]:
+def stages_of(params: FitParams, tuning: TuneParams | None, *, embeds: bool = False) -> list[Stage]:
     """Return the stages of a fit, its tuning or an embedding, in order."""
     tried = Trials.of(params, tuning)
     left_out = _OF_ONE_NETWORK if tried.is_of_cells else ()

@@ -60,7 +60,7 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
     name = f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished{target.suffix}"
     unfinished = target.with_name(name)
     try:
-        with full_disk_named(path):
+        with disk_errors_named(path, full_only=True):
             yield unfinished
         with disk_errors_named(path):
             if overwrite:
@@ -87,29 +87,16 @@ def place_new(new: Path, target: Path) -> None:
 
 
 @contextmanager
-def disk_errors_named(place: object) -> Iterator[None]:
-    """Turn OSError into a StorageError about `place`, with the reason that the system gives."""
+def disk_errors_named(place: object, *, full_only: bool = False) -> Iterator[None]:
+    """Turn OSError, perhaps only of a full disk, into a StorageError about `place`."""
     try:
-        with full_disk_named(place):
-            yield
+        yield
     except NRBFNError:
         raise
     except OSError as error:
-        raise StorageError(
-            f"{place} cannot be written ({error.strerror or error}).",
-            "Give a path in a directory that you may write to.",
-        ) from error
-
-
-@contextmanager
-def full_disk_named(place: object) -> Iterator[None]:
-    """Turn errors of a full disk into a StorageError about `place`."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fault, remedy = "cannot be written", "Give a path in a directory that you may write to."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            fault, remedy = "does not fit on the disk", "Free disk space, or write to another disk."
+        elif full_only:
             raise
-        raise StorageError(
-            f"{place} does not fit on the disk ({error.strerror or error}).",
-            "Free disk space, or write to another disk.",
-        ) from error
+        raise StorageError(f"{place} {fault} ({error.strerror or error}).", remedy) from error

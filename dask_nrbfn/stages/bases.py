@@ -15,7 +15,6 @@ from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, keep_best
-from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
@@ -268,10 +267,6 @@ def pool_of(blocks: Iterable[RowPool], *, size: int, n_classes: int) -> RowPool:
     return pool
 
 
-# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
-ALL = "all_"
-
-
 class TableRows(NamedTuple):
     """Rows in memory, in row order; targets are class codes or numbers, numbers those of rows."""
 
@@ -342,37 +337,6 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     """Return the row numbers of `size` drawn rows of `n_rows`, ascending, int64 (size,)."""
     drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
     return np.sort(drawn)
-
-
-def read_sample(run: Run, dataset: Dataset, stage: str, basis: Chosen, n_folds: int) -> SmallTable:
-    """Return the sample that a stage has stored, with a basis of some of its rows."""
-    rows, seed = TableRows.read(run, f"{stage}/"), run.chosen_params.random_state
-    folds = folds_of_rows(0, len(rows.targets), n_folds=n_folds, seed=seed)
-    places = places_among(rows.numbers, basis.rows)
-    basis_folds = np.where(places < 0, -1, folds[places])
-    table = rows.with_basis(basis, rows.targets_of(dataset), folds, basis_folds)
-    if not run.has(f"{stage}/{ALL}X"):
-        return table
-    spread = TableRows.read(run, f"{stage}/{ALL}")
-    return replace(table, spread=spread.X, spread_weights=spread.weights)
-
-
-def bases_of_sample(
-    run: Run,
-    dataset: Dataset,
-    stage: str,
-    params: FitParams,
-    sizes: Sequence[tuple[int, str]],
-    *,
-    scaling: Scaling,
-) -> list[Chosen]:
-    """Return bases of a stored sample, see `bases_of_rows`."""
-    if not dataset.n_unlabelled or source_of(params.basis).by_confidence:
-        rows, n_all = TableRows.read(run, f"{stage}/"), dataset.of_labelled().n_rows
-    else:
-        rows, n_all = TableRows.read(run, f"{stage}/{ALL}"), dataset.n_rows
-        rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
-    return bases_of_rows(run, dataset, rows, params, sizes, scaling=scaling, n_all=n_all)
 
 
 def bases_of_rows(

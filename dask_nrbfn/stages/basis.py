@@ -15,8 +15,8 @@ from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, sof
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
+from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.sources.source import Block, recut
@@ -311,22 +311,19 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     # Rows are read in row order and clustered by their hashes, so their order has no effect.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)
-    scaling = read_scaling(run)
-    scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
-    centres = _centres(scaled, min(size, pool.n_distinct), run.chosen_params.random_state)
-    return Chosen.of_points(scaling.restore(centres))
+    X = dataset.take(rows[by_number])[np.argsort(by_number)]
+    seed = run.chosen_params.random_state
+    return _centres(X, read_scaling(run), min(size, pool.n_distinct), seed)
 
 
 def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
     order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
-    n_distinct = len(np.unique(hashes[order]))
-    scaled = rows.scaling.apply(rows.X[order])
-    centres = _centres(scaled, min(size, n_distinct), rows.params.random_state)
-    return Chosen.of_points(rows.scaling.restore(centres))
+    size = min(size, len(np.unique(hashes[order])))
+    return _centres(rows.X[order], rows.scaling, size, rows.params.random_state)
 
 
-def _centres(scaled: Rows, size: int, seed: int) -> Floats:
+def _centres(X: Rows, scaling: Scaling, size: int, seed: int) -> Chosen:
     import sklearn.metrics  # noqa: F401  first, as in `cluster_means`
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import ThreadpoolController
@@ -334,7 +331,8 @@ def _centres(scaled: Rows, size: int, seed: int) -> Floats:
     means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
     # Sums over several threads differ in their last bits, which can end the iterations earlier.
     with ThreadpoolController().select(user_api="openmp").limit(limits=blas_threads()):
-        return np.asarray(means.fit(scaled).cluster_centers_, dtype=np.float64)
+        centres = means.fit(scaling.apply(X)).cluster_centers_
+    return Chosen.of_points(scaling.restore(np.asarray(centres, dtype=np.float64)))
 
 
 def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:

@@ -46,13 +46,7 @@ from dask_nrbfn.stages.bases import (
     pieces_of,
     search_block_rows,
 )
-from dask_nrbfn.stages.columns import (
-    JudgedRows,
-    judged_sums,
-    network_of,
-    read_scaling,
-    tried_bytes,
-)
+from dask_nrbfn.stages.columns import JudgedRows, judged_sums, network_of, read_scaling, tried_bytes
 from dask_nrbfn.stages.context import (
     ALPHAS_NEXT,
     MOST_CELLS,
@@ -93,15 +87,9 @@ def read_tree(run: Run) -> CellTree:
 
 
 def _fit_cells(
-    job: StageJob,
-    rows: str,
-    fits: str,
-    cells: Sequence[int],
-    n_fitted: int | None = None,
-    *,
-    keeps_scores: bool = False,
+    job: StageJob, rows: str, fits: str, cells: Sequence[int], n_fitted: int, *, keeps_scores: bool
 ) -> None:
-    """Fit all or the first cells; the rows of all and the networks are parts of two stages."""
+    """Fit the first `n_fitted` cells; the rows of all and the networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
@@ -268,7 +256,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     The one network is trained on a sample and on the rows of the drawn cells. The first cells end
     the comparison if they do worse by more than a standard error.
     """
-    run = job.run
+    run, dataset, engine = job.run, job.dataset, job.engine
     size = run.chosen_params.basis_size or 0
     if size > _MOST_BASIS or job.needed_s > job.left_s():
         reason = f"one network has {size} basis rows" if size > _MOST_BASIS else OVERTIME
@@ -281,12 +269,10 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     for n_fitted in sorted({min(_FIRST, len(drawn)), len(drawn)}):
         _fit_cells(job, rows, fits, drawn, n_fitted, keeps_scores=True)
         stage, units = f"{_ONE}-{n_fitted}", [(rows, fits, drawn[:n_fitted])]
-        (compared,) = map_parts(
-            run, job.dataset, job.engine, stage=stage, task=_compare, units=units
-        )
+        (compared,) = map_parts(run, dataset, engine, stage=stage, task=_compare, units=units)
         if np.less(compared["gains"], np.negative(compared["standard_errors"])).any():
             break
-    name = judged_sums(job.dataset).compared[0]
+    name = judged_sums(dataset).compared[0]
     logger.info(
         "cells: %s %.4f of one network, %.4f of %s, on %d held-out rows",
         name.replace("_", " "),
@@ -303,7 +289,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
     tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
     assert tuning is not None
-    table = _table_of_one(run, dataset, of_cells, tuning)
+    table = _table_of_one(run, dataset, of_cells)
     # Cells have chosen width and penalty by the first fold.
     n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
     judged_folds = range(tuning.folds - n_judged, tuning.folds)
@@ -340,11 +326,9 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     )
 
 
-def _table_of_one(
-    run: Run, dataset: Dataset, of_cells: TableRows, tuning: TuneParams
-) -> SmallTable:
+def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
     """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
-    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning)
+    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning_of(run))
     sample = TableRows.drawn(dataset, params, size)
     sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
     scaling, n_all = read_scaling(run), run.n_rows
@@ -382,7 +366,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
     # The same units of work as of a comparison that has fitted all cells.
     keeps_scores = compared is not None and n_cells <= _DRAWN
-    _fit_cells(job, ROWS, FITS, range(n_cells), keeps_scores=keeps_scores)
+    _fit_cells(job, ROWS, FITS, range(n_cells), n_cells, keeps_scores=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()

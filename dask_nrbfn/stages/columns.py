@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 # Maximum number of columns that one line of the log names.
 _NAMED = 5
 
-
 # A column whose deviation is this many times smaller hardly changes a distance. The warning needs
 # at least this share of such columns, because border pixels of images have small deviations too.
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
@@ -437,8 +436,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
         roots.append(root)
         if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break
-    record = {"rounds": rounds, "n_held_out": n_held_out}
-    return PartResult(record, {"roots": np.array(roots)})
+    return PartResult({"rounds": rounds, "n_held_out": n_held_out}, {"roots": np.array(roots)})
 
 
 def _metric_cost(s: FitSizes) -> StageCost:

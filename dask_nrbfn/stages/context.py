@@ -95,8 +95,7 @@ def resolve_tuning(
     if tuning.bases is not None and (params.basis_is_given or not sized):
         reason, remedy = "the basis rows are given", "or give no basis rows"
         if not params.basis_is_given:
-            reason = "the default sizes of these bases differ"
-            remedy = "or give `basis_size`"
+            reason, remedy = "the default sizes of these bases differ", "or give `basis_size`"
         raise ParameterError(
             f"`bases` are {', '.join(tuning.bases)}, but {reason}.",
             f"Leave `bases` out, {remedy}.",
@@ -207,7 +206,7 @@ class Trials:
         Basis rules differ only for a basis of a given size by confidence. Features that no penalty
         supports are left out, and so are plain features if eigenfunctions are combined.
         """
-        tuning, params = self._given, self.params
+        tuning, params = self.given_tuning, self.params
         sized, plain = params.basis_size is not None, self.components == [None]
         return [
             Combination(scale, basis, rule, features, kernel, factor)
@@ -229,13 +228,13 @@ class Trials:
     @property
     def ridges(self) -> list[Ridge]:
         """The ridges to try with the features and basis of the fit, ordered by `shared`."""
-        tried = product(self.penalties, self.localities, self._given.alphas, self.components)
+        tried = product(self.penalties, self.localities, self.given_tuning.alphas, self.components)
         return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
 
     @property
     def n_ridges(self) -> int:
         """Largest number of ridges that are tried with the whole basis."""
-        n_penalties, n_alphas = len(self.all_penalties), len(self._given.alphas)
+        n_penalties, n_alphas = len(self.all_penalties), len(self.given_tuning.alphas)
         if self.is_searched:
             n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_NEXT + 1)
         return n_penalties * n_alphas * len(self.localities) * len(self.components)
@@ -295,14 +294,15 @@ class Trials:
 
     def check_penalties(self) -> None:
         """Raise ParameterError if a penalty does not support any tried features and basis."""
-        features, bases = self._given.features, self.bases
+        features, bases = self.given_tuning.features, self.bases
         for name in self.all_penalties:
             if not _supports_any(name, features, bases):
                 last = replace(self.params, penalty=name, features=features[-1], basis=bases[-1])
-                check_penalty(last, named="penalties" if self._given.penalties else "penalty")
+                check_penalty(last, named="penalties" if self.given_tuning.penalties else "penalty")
 
     @property
-    def _given(self) -> TuneParams:
+    def given_tuning(self) -> TuneParams:
+        """The tuning of a fit that tunes."""
         assert self.tuning is not None
         return self.tuning
 

@@ -361,22 +361,27 @@ class MomentsPass:
 
     def sums(self) -> Sums:
         """Return the moments of every fold."""
-        suffixes = _suffixes(len(self._of_folds))
-        return {
-            suffix: of_fold.moments()
-            for suffix, of_fold in zip(suffixes, self._of_folds, strict=True)
-        }
+        moments = (of_fold.moments() for of_fold in self._of_folds)
+        return dict(zip(_suffixes(len(self._of_folds)), moments, strict=True))
+
+
+def folded_reading(
+    run: Run, dataset: Dataset, block_rows: int, codes_in_model: Sequence[int] | None = None
+) -> Reading:
+    """Return how a pass reads rows that are weighted and folded as in the moments of a run."""
+    return Reading(
+        block_rows=block_rows,
+        weighting=RowWeights.of(dataset, run.chosen_params),
+        n_folds=run.n_sums,
+        of_folds=run.n_folds,
+        seed=run.chosen_params.random_state,
+        codes_in_model=codes_in_model,
+    )
 
 
 def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
-    features, params = read_features(run).on_device(), run.chosen_params
-    reading = Reading(
-        block_rows=rows_of_block(features.basis),
-        weighting=RowWeights.of(dataset, params),
-        n_folds=run.n_sums,
-        of_folds=run.n_folds,
-        seed=params.random_state,
-    )
+    features = read_features(run).on_device()
+    reading = folded_reading(run, dataset, rows_of_block(features.basis))
     return MomentsPass(
         features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start
     )
@@ -463,7 +468,7 @@ def _sum_locality(job: StageJob) -> dict[str, Any]:
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.chosen_params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
-    search_rows_exactly(run, dataset, job.engine, stage="locality", rows=drawn)
+    search_rows_exactly(job, "locality", drawn)
     part_rows = _part_rows(k, dataset.row_values)
     layout = PartLayout(n_drawn, part_rows, part_rows)
     reduction = Reduction(_LOCALITY_SUMS, _LocalityPass, {"": LocalitySum}, layout)
@@ -518,7 +523,7 @@ def _store_sum(run: Run, reduction: Reduction) -> dict[str, int]:
     """Store the sum over all drawn rows."""
     total: LocalitySum = read_total(run, reduction)
     write_array(run.group("locality"), "packed", total.packed, "packed")
-    n_drawn = len(run.read("locality/rows"))
+    n_drawn = reduction.layout.n_rows
     return {"n_drawn": n_drawn, "n_bound": total.n_bound, "n_pairs": total.n_pairs}
 
 

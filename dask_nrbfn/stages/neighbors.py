@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError, ParameterError, RecallError, plural
 from dask_nrbfn.neighbors import lists, plan
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
@@ -81,18 +80,13 @@ _GPU_BLOCKS = 4
 
 
 def search_rows_exactly(
-    run: Run,
-    dataset: Dataset,
-    engine: Engine,
-    *,
-    stage: str,
-    rows: NDArray[np.int64],
-    into: str | None = None,
+    job: StageJob, stage: str, rows: NDArray[np.int64], *, into: str | None = None
 ) -> float:
     """Store the exact neighbours of ascending rows among all rows; return the sum of distances.
 
     into: the group of their "indices" and "distances", by default that of the stage.
     """
+    run, dataset, engine = job.run, job.dataset, job.engine
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
         # The stored parts belong to other rows.
         run.drop(stage)
@@ -176,17 +170,14 @@ def _compute(job: StageJob) -> dict[str, Any]:
         if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
             run_task(job.engine, _draw, run, dataset, label="neighbors")
         rows = run.read("neighbors/rows")
-        distance_sum = search_rows_exactly(
-            run, dataset, job.engine, stage="candidates", rows=rows, into="neighbors"
-        )
-        found = {"distance_sum": distance_sum}
+        found = {"distance_sum": search_rows_exactly(job, "candidates", rows, into="neighbors")}
     elif search.n_partitions > 1:
-        found = _search_in_partitions(run, dataset, job.engine, search)
+        found = _search_in_partitions(job, search)
     elif search.method == "exact":
         records = map_parts(run, dataset, job.engine, stage="neighbors", task=_exact_part)
         found = {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
     else:
-        found = run_task(job.engine, _search_all, run, dataset, search.threads, label="neighbors")
+        found = run_task(job.engine, _search_all, run, dataset, label="neighbors")
     mean_distance = found.pop("distance_sum") / (n_searched * k)
     _check_precision(run, dataset, search.method, mean_distance)
     return {**known(**asdict(search)), **found, "mean_distance": mean_distance}
@@ -265,9 +256,9 @@ def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
 
-def _search_all(run: Run, dataset: Dataset, threads: int) -> dict[str, Any]:
+def _search_all(run: Run, dataset: Dataset) -> dict[str, Any]:
     """Store the approximate neighbours of all rows."""
-    found = _search_rows(_all_rows(run, dataset), run, threads)
+    found = _search_rows(_all_rows(run, dataset), run)
     sums = []
     for start, stop in run.layout.spans:
         own = Neighbors(found.indices[start:stop], found.distances[start:stop])
@@ -289,15 +280,14 @@ def _all_rows(run: Run, dataset: Dataset) -> Rows:
     return gathered((searched(X) for X, *_ in blocks), shape)
 
 
-def _search_in_partitions(
-    run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch
-) -> dict[str, Any]:
+def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, Any]:
     """Store the neighbours of every row, searched in overlapping partitions.
 
     Three passes in parts: "partitions" writes the rows to scratch in the order of their partitions,
     "candidates" searches every partition on its own, and "neighbors" merges the lists of the
     partitions of each row.
     """
+    run, dataset, engine = job.run, job.dataset, job.engine
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):
         # Blocks that were divided by other partitions are useless.
@@ -312,14 +302,14 @@ def _search_in_partitions(
     held = bases.searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
     held += _held(dataset, params, search.method, search.threads)
     engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
-    units = [(partition, search.threads) for partition in range(len(sizes))]
+    units = [(partition,) for partition in range(len(sizes))]
     task, own = _search_partition, sizes.tolist()
     map_parts(run, dataset, engine, stage="candidates", task=task, units=units, sizes=own)
     merged = map_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
     distance_sums = [record["distance_sum"] for record in merged]
     incomplete = [run.read_part("neighbors", part, "incomplete") for part in range(len(merged))]
     if len(rows := np.concatenate(incomplete)):
-        distance_sums.append(_repair(run, dataset, engine, rows))
+        distance_sums.append(_repair(job, rows))
     return {
         "n_partitions": len(sizes),
         "largest_partition": int(sizes.max()),
@@ -328,17 +318,17 @@ def _search_in_partitions(
     }
 
 
-def _repair(run: Run, dataset: Dataset, engine: Engine, rows: NDArray[np.int64]) -> float:
+def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
     """Search rows with fewer than k neighbours in their partitions again, among all rows."""
     if len(rows) > MAX_TARGETS:
         raise RecallError(
-            f"{len(rows)} rows have fewer than `n_neighbors`={run.params.n_neighbors} other rows "
-            "in their partitions.",
+            f"{len(rows)} rows have fewer than `n_neighbors`={job.run.params.n_neighbors} other "
+            "rows in their partitions.",
             "Lower `n_partitions` or raise `overlap`, in a new run.",
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
-    distance_sum = search_rows_exactly(run, dataset, engine, stage="repair", rows=rows)
-    run_task(engine, _store_repaired, run, label="repair")
+    distance_sum = search_rows_exactly(job, "repair", rows)
+    run_task(job.engine, _store_repaired, job.run, label="repair")
     return distance_sum
 
 
@@ -393,7 +383,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     )
 
 
-def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) -> PartResult:
+def _search_partition(run: Run, dataset: Dataset, partition: int) -> PartResult:
     """Store the nearest other rows of every row of one partition, in the order of the rows."""
     counts = run.read("partitions/counts")
     size = int(counts[:, partition].sum())
@@ -404,7 +394,7 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
 
     rows = gathered(read("rows"), (size, dataset.n_features))
     numbers = np.concatenate([np.empty(0, np.int64), *read("numbers")])
-    found = _search_rows(rows, run, threads)
+    found = _search_rows(rows, run)
     return PartResult(
         {"rows": size},
         # Another processor may divide a recomputed block differently; the row numbers show it.
@@ -413,17 +403,15 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
     )
 
 
-def _search_rows(rows: Rows, run: Run, threads: int) -> Neighbors:
+def _search_rows(rows: Rows, run: Run) -> Neighbors:
     """Return the k nearest other rows, or all other rows if there are fewer."""
-    n_rows = rows.shape[0]
+    n_rows, search = rows.shape[0], NeighborSearch(**run.decisions["neighbors"])
     k = min(run.chosen_params.n_neighbors, n_rows - 1)
     if k < 1:
         return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
-    approximate = run.decisions["neighbors"]["method"] == "approximate"
-    if approximate and n_rows >= _MIN_APPROXIMATE_ROWS:
-        indices = approximate_neighbors(
-            rows, n_neighbors=k, seed=run.chosen_params.random_state, threads=threads
-        )
+    if search.method == "approximate" and n_rows >= _MIN_APPROXIMATE_ROWS:
+        seed = run.chosen_params.random_state
+        indices = approximate_neighbors(rows, n_neighbors=k, seed=seed, threads=search.threads)
         return measure_neighbors(rows, rows, indices, threads=blas_threads())
     return exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
 
@@ -574,16 +562,15 @@ AUDITED_ROWS = 1000
 
 def _audit(job: StageJob) -> dict[str, Any]:
     """Return the recall on 1,000 rows, its standard error and the number of rows."""
-    run, engine = job.run, job.engine
-    search = run.decisions["neighbors"]
-    if search["method"] == "exact" and search["n_partitions"] == 1:
+    run, search = job.run, NeighborSearch(**job.run.decisions["neighbors"])
+    if search.method == "exact" and search.n_partitions == 1:
         # By construction.
         return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
     n_audited = min(run.n_rows, AUDITED_ROWS)
     rng = np.random.default_rng([run.chosen_params.random_state, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
-    search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
-    recall, error = run_task(engine, _compare, run, label="recall")
+    search_rows_exactly(job, "recall", rows)
+    recall, error = run_task(job.engine, _compare, run, label="recall")
     logger.info("recall: %.4f +- %.4f", recall, error)
     return {"recall": recall, "recall_standard_error": error, "n_audited": n_audited}
 

@@ -41,7 +41,7 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext, Trials, trials_of
-from dask_nrbfn.stages.moments import read_features, read_moments, read_system
+from dask_nrbfn.stages.moments import folded_reading, read_features, read_moments
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words
 from dask_nrbfn.stages.validation import (
     VALIDATION,
@@ -50,7 +50,6 @@ from dask_nrbfn.stages.validation import (
     calibration_bytes,
     judge_held_out,
     kept_basis,
-    penalized_system,
     read_path_weights,
 )
 from dask_nrbfn.stages.weights import full_system, read_places
@@ -58,7 +57,6 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -71,16 +69,11 @@ class _LossPass:
     def __init__(
         self, run: Run, dataset: Dataset, start: int, stop: int, descent: "_Descent", number: int
     ) -> None:
-        params, folds = run.chosen_params, descent.folds[:-1]
+        folds = descent.folds[:-1]
         features, places = read_features(run), read_places(run)
         self._features = features if places is None else features.at(places)
         n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
-        self.reading = Reading(
-            block_rows=n_rows,
-            weighting=RowWeights.of(dataset, params),
-            n_folds=max(1, len(folds)),
-            seed=params.random_state,
-        )
+        self.reading = folded_reading(run, dataset, n_rows)
         of_folds = [_read_model(descent, number, None, run, fold) for fold in folds]
         of_all = descent.read_next(run, number, None)
         weights = np.stack([*(each.weights[0] for each in of_folds), of_all])
@@ -227,14 +220,12 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
 
     The targets are ``2 T - 1``: twice the weights for T less their sum over the classes.
     """
+    system = full_system(run, read_moments(run, without=fold))
     if fold is None:
-        system = full_system(run, read_moments(run)).at(read_places(run))
-        weights = run.read("weights/values")
+        system, weights = system.at(read_places(run)), run.read("weights/values")
     else:
-        squared, chosen = _read_squared(run, fold), Ridge.in_params(run.chosen_params)
-        system = read_system(run, read_moments(run, without=fold))
-        system = penalized_system(run, system, chosen).keep(squared.kept)
-        weights = squared.weights[0][:, squared.kept]
+        squared = _read_squared(run, fold)
+        system, weights = system.keep(squared.kept), squared.weights[0][:, squared.kept]
     ridge = system.ridge(run.chosen_params.alpha)
     curvature = loss_named(loss).curvature
     factor = Preconditioner.of(system.gram, ridge, curvature=curvature).factor

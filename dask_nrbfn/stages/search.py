@@ -12,22 +12,22 @@ import numpy as np
 
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
+from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, try_bytes, try_networks
+from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.threads import beside_bytes, blas_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
-    ALL,
     MOST_FOUND,
     MOST_SCORED,
     Chosen,
     TableRows,
-    bases_of_sample,
-    read_sample,
+    bases_of_rows,
     requested_size,
+    source_of,
 )
 from dask_nrbfn.stages.columns import (
     METRIC,
@@ -57,8 +57,11 @@ logger = logging.getLogger(__name__)
 
 # Prefix of the groups that are deleted after the search.
 _SCRATCH = "search-"
-_SAMPLE, _BASES = f"{_SCRATCH}sample", f"{_SCRATCH}bases"
+_SAMPLE, _BASES = f"{_SCRATCH}sample/", f"{_SCRATCH}bases"
 _ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}comparing-"
+
+# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
+_ALL = "all_"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
 # second alpha and a few folds are enough to leave out three of four combinations, until a few are
@@ -125,6 +128,9 @@ _MOVES = 12
 
 Left = dict[str, Any]
 """The penalties and alphas of a tuning that are left to try with a combination."""
+
+Tried = Sequence[tuple[Combination, Left]]
+"""Combinations, each with the ridges that are left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,20 +199,16 @@ def largest_size(params: FitParams, tuning: TuneParams, dataset: Dataset, n_samp
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
-def _judge(
-    job: StageJob, stage: str, sizes: Sequence[int], tried: Sequence[tuple[Combination, Left]]
-) -> list[Final]:
+def _judge(job: StageJob, stage: str, sizes: list[int], tried: Tried) -> list[Final]:
     """Try combinations with bases of some sizes; leave out combinations with singular systems."""
     run, smooth = job.run, judged_sums(job.dataset).smooth
     groups: dict[tuple[str, str, str], list[tuple[Combination, Left]]] = {}
     for each, left in tried:
         names = (each.scale, each.basis, each.basis_rule)
         groups.setdefault(names, []).append((each, left))
-    units = [
-        ([*sizes], [(asdict(each), left) for each, left in group]) for group in groups.values()
-    ]
+    units = [(sizes, group) for group in groups.values()]
     parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_try_sizes, units=units)
-    weights, finals = run.read(f"{_SAMPLE}/weights"), []
+    weights, finals = run.read(f"{_SAMPLE}weights"), []
     for place, (group, part) in enumerate(zip(groups.values(), parts, strict=True)):
         all_losses = run.read_part(stage, place, "losses")
         of_sizes = [each for each, _ in group] * len(sizes)
@@ -265,11 +267,7 @@ class _Search:
             names = (each.scale, each.basis, each.basis_rule, each.kernel)
             together.setdefault(names, []).append(each)
         units = [
-            (
-                self._bases.index(names[:2]),
-                [(asdict(each), self._left(each)) for each in group],
-                *size[1:],
-            )
+            (self._bases.index(names[:2]), [(each, self._left(each)) for each in group], *size[1:])
             for names, group in together.items()
         ]
         stage = f"{_ROUND}{number + 1}-of-{self._n_rounds}"
@@ -452,8 +450,34 @@ def _write_sample(run: Run, dataset: Dataset) -> int:
     TableRows.drawn(labelled, params, n_rows).write(group)
     if dataset.n_unlabelled:
         n_all = search_rows(dataset.n_rows, dataset.row_values, tuning)
-        TableRows.drawn(dataset, params, n_all).write(group, ALL)
+        TableRows.drawn(dataset, params, n_all).write(group, _ALL)
     return n_rows
+
+
+def _sample_with(run: Run, dataset: Dataset, basis: Chosen) -> SmallTable:
+    """Return the stored sample with a basis of some of its rows."""
+    rows, seed = TableRows.read(run, _SAMPLE), run.chosen_params.random_state
+    folds = folds_of_rows(0, len(rows.targets), n_folds=tuning_of(run).folds, seed=seed)
+    places = places_among(rows.numbers, basis.rows)
+    basis_folds = np.where(places < 0, -1, folds[places])
+    table = rows.with_basis(basis, rows.targets_of(dataset), folds, basis_folds)
+    if not run.has(f"{_SAMPLE}{_ALL}X"):
+        return table
+    spread = TableRows.read(run, _SAMPLE + _ALL)
+    return replace(table, spread=spread.X, spread_weights=spread.weights)
+
+
+def _bases_of_sample(
+    run: Run, dataset: Dataset, params: FitParams, sizes: list[tuple[int, str]]
+) -> list[Chosen]:
+    """Return bases of the stored sample, see `bases_of_rows`."""
+    if not dataset.n_unlabelled or source_of(params.basis).by_confidence:
+        rows, n_all = TableRows.read(run, _SAMPLE), dataset.of_labelled().n_rows
+    else:
+        rows, n_all = TableRows.read(run, _SAMPLE + _ALL), dataset.n_rows
+        rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
+    scaling = read_scaling(run, params.scale)
+    return bases_of_rows(run, dataset, rows, params, sizes, scaling=scaling, n_all=n_all)
 
 
 def _choose_bases(
@@ -462,15 +486,10 @@ def _choose_bases(
     """Choose a basis of the sample by every rule."""
     params = replace(run.chosen_params, scale=scale, basis=basis)
     size = search_basis_size(dataset, params, tuning_of(run))
-    sizes, scaling = [(size, rule) for rule in rules], read_scaling(run, scale)
-    bases = bases_of_sample(run, dataset, _SAMPLE, params, sizes, scaling=scaling)
+    bases = _bases_of_sample(run, dataset, params, [(size, rule) for rule in rules])
     arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
     arrays |= {f"rows_{rule}": each.rows for rule, each in zip(rules, bases, strict=True)}
     return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
-
-
-Tried = list[tuple[dict[str, Any], Left]]
-"""Combinations with the same scale, basis and kernel, each with the ridges that are left."""
 
 
 def _try(
@@ -480,8 +499,7 @@ def _try(
     params, networks = _networks(run, tried)
     rule = params.basis_rule
     values, rows = (run.read_part(_BASES, place, f"{name}_{rule}") for name in ("values", "rows"))
-    sample = read_sample(run, dataset, _SAMPLE, Chosen(values, rows), tuning_of(run).folds)
-    sample = sample.thinned(n_rows, n_basis)
+    sample = _sample_with(run, dataset, Chosen(values, rows)).thinned(n_rows, n_basis)
     found = try_side_by_side(
         sample,
         read_scaling(run, params.scale),
@@ -499,8 +517,8 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
         params = replace(params, basis_size=max(sizes))
     scaling, entries, losses = read_scaling(run, params.scale), [], []
     rules = [(size, params.basis_rule) for size in sizes]
-    for basis in bases_of_sample(run, dataset, _SAMPLE, params, rules, scaling=scaling):
-        table = read_sample(run, dataset, _SAMPLE, basis, tuning.folds)
+    for basis in _bases_of_sample(run, dataset, params, rules):
+        table = _sample_with(run, dataset, basis)
         held_out = range(n_judged_folds(len(table.folds), tuning.folds))
         for _, group in groupby(networks, key=lambda network: network.l1):
             for found in try_networks(
@@ -519,16 +537,16 @@ def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> Pa
 
 def _try_linear(run: Run, dataset: Dataset) -> PartResult:
     """Return the losses of linear functions of the columns on the rows that judge finals."""
-    none, folds = Chosen.of_points(np.empty((0, dataset.n_features))), tuning_of(run).folds
-    table = read_sample(run, dataset, _SAMPLE, none, folds)
-    n_held_out = n_judged_folds(len(table.folds), folds)
+    none = Chosen.of_points(np.empty((0, dataset.n_features)))
+    table = _sample_with(run, dataset, none)
+    n_held_out = n_judged_folds(len(table.folds), tuning_of(run).folds)
     scores = table.linear_scores(read_scaling(run, "standard"), n_held_out=n_held_out)
     return PartResult({}, {"losses": table.losses(scores, {})})
 
 
 def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
-    """Return parameters with the scale and basis of combinations, and their networks."""
-    params = [replace(run.chosen_params, **combination) for combination, _ in tried]
+    """Return parameters with the same scale and basis as all combinations, and their networks."""
+    params = [replace(run.chosen_params, **asdict(combination)) for combination, _ in tried]
     return params[0], [
         network_of(each, replace(tuning_of(run), **left))
         for each, (_, left) in zip(params, tried, strict=True)
@@ -537,12 +555,10 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
-    tried = s.tried
-    tuning = tried.tuning
-    assert tuning is not None
+    tried, tuning = s.tried, s.tried.given_tuning
     n_rows = search_rows(s.n, s.row_values, tuning)
-    r = search_basis_size(s.dataset, s.tried.params, tuning)
-    largest = max(min(s.r, largest_size(s.tried.params, tuning, s.dataset, n_rows)), r)
+    r = search_basis_size(s.dataset, tried.params, tuning)
+    largest = max(min(s.r, largest_size(tried.params, tuning, s.dataset, n_rows)), r)
     rounds = planned_rounds(len(tried.combinations), n_rows, r, tuning.folds)
     # A learning curve of two rules takes a third more than its last size.
     n_finals = _N_KINDS + 1 + 2 * n_refinements(tuning) + 3 * tried.chooses_size

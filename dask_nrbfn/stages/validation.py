@@ -52,6 +52,7 @@ from dask_nrbfn.parts import (
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, trials_of
 from dask_nrbfn.stages.moments import (
+    folded_reading,
     most_components,
     read_features,
     read_locality,
@@ -65,7 +66,6 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -205,8 +205,7 @@ def _path_cost(s: FitSizes) -> StageCost:
 
 def _check_path(context: FitContext) -> None:
     """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
-    tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
-    assert tuning is not None
+    tuning, n_rows = context.tried.given_tuning, context.dataset.of_labelled().n_rows
     context.tried.check_penalties()
     most_folds = max(2, n_rows // 2)
     if tuning.n_folds > most_folds:
@@ -252,14 +251,7 @@ class HeldOutPass:
         self._features, self._threads = read_features(run), blas_threads()
         held_out: list[int | None] = [*run.held_out_folds] or [None]
         n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
-        self.reading = Reading(
-            block_rows=n_rows,
-            weighting=RowWeights.of(judged, run.chosen_params),
-            n_folds=run.n_sums,
-            of_folds=run.n_folds,
-            seed=run.chosen_params.random_state,
-            codes_in_model=codes_in_model,
-        )
+        self.reading = folded_reading(run, judged, n_rows, codes_in_model)
         self._targets = read_targets(run, n_targets)
         of_folds = [weights_of(run, fold) for fold in held_out]
         self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
@@ -408,12 +400,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    return {
-        "path": path,
-        "chosen": chosen,
-        "n_rows": folds.n_rows,
-        **known(**figures),
-    }
+    return {"path": path, "chosen": chosen, "n_rows": folds.n_rows, **known(**figures)}
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:

@@ -35,12 +35,7 @@ from dask_nrbfn.errors import (
     RunBusyError,
     StorageError,
 )
-from dask_nrbfn.outputs import (
-    check_path_outside_groups,
-    disk_errors_named,
-    full_disk_named,
-    place_new,
-)
+from dask_nrbfn.outputs import check_path_outside_groups, disk_errors_named, place_new
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import (
@@ -395,7 +390,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
                 run_in_zarr(location.clear())
             raise
         return
-    with full_disk_named(location), scratch_beside(location) as scratch:
+    with disk_errors_named(location, full_only=True), scratch_beside(location) as scratch:
         yield zarr.create_group(store_at(scratch))
         check_target(location, kind=kind, overwrite=overwrite)
         replace_group(scratch, location)
