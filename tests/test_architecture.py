@@ -50,7 +50,7 @@ BUDGETS = {
     "storage": (3200, 9),
     "engine": (865, 8),
     "sources": (2766, 13),
-    "stages": (5899, 14),
+    "stages": (5900, 14),
     "commands": (3473, 11),
     "estimators": (1700, 8),
     "report": (900, 7),
