@@ -231,7 +231,7 @@ def run_stage(
     run.record(stages={**run.stages, stage.name: record | taken})
     logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
     if stage is SEARCH and context.clock.rates:
-        costs = stage_costs(context.in_run(run)).items()
+        costs = stage_costs(planned(context.in_run(run))).items()
         left = [cost for name, cost in costs if name not in run.stages]
         logger.info("tune: about %.0f s more expected", context.clock.needed_s(left))
 

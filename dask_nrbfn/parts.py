@@ -102,24 +102,27 @@ def map_parts(
     task: Callable[..., PartResult],
     units: Sequence[tuple[Any, ...]] | None = None,
     sizes: Sequence[int] | None = None,
+    only: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
     """Run `task` on every unit of work that is not finished; return all records in order.
 
     units: arguments of the task after run and dataset, part by part; default: spans of the run.
     sizes: work of every part; the largest are started first.
+    only: the parts that are wanted; default: all.
     """
     units = run.layout.spans if units is None else units
     finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
     # A resumed tuning with another time left has other units.
     sums = [crc32(json.dumps(unit, default=str).encode()) for unit in units]
-    missing = [i for i, each in enumerate(sums) if finished.get(i, {}).get("unit") != each]
+    wanted = range(len(units)) if only is None else only
+    missing = [i for i in wanted if finished.get(i, {}).get("unit") != sums[i]]
     run.drop_part(stage, *(range(index, index + 1) for index in missing if index in finished))
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
-    _log_finished(stage, len(units), len(missing), finished.values())
+    _log_finished(stage, len(wanted), len(missing), finished.values())
     arguments = [(task, stage, run, dataset, i, units[i], sums[i]) for i in missing]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
-    return [finished[index] for index in range(len(units))]
+    return [finished[index] for index in wanted]
 
 
 def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from operator import add
@@ -87,21 +87,27 @@ def read_tree(run: Run) -> CellTree:
 
 
 def _fit_cells(
-    job: StageJob, rows: str, fits: str, cells: Sequence[int], n_fitted: int, *, keeps_scores: bool
+    job: StageJob,
+    rows: str,
+    fits: str,
+    cells: Sequence[int],
+    places: Sequence[int],
+    *,
+    scored: bool,
 ) -> None:
-    """Fit the first `n_fitted` cells; the rows of all and the networks are parts of two stages."""
+    """Fit the cells at some places; the rows of all and the networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)
-    blocks = [(start, min(start + step, run.n_rows), sorted(cells)) for start in starts]
+    blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
     sizes = run_task(engine, _count_rows, run, rows, len(blocks), label="cells")
     largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
     engine.check_budget("cells", held, remedy="Give `cells`=1")
-    units = [(rows, cell, keeps_scores) for cell in cells[:n_fitted]]
-    own = [sizes[cell] for cell in cells[:n_fitted]]
-    map_parts(run, dataset, engine, stage=fits, task=_fit_cell, units=units, sizes=own)
+    units = [(rows, cell, scored) for cell in cells]
+    own = [sizes[cell] for cell in cells]
+    map_parts(run, dataset, engine, stage=fits, task=_fit_cell, units=units, sizes=own, only=places)
 
 
 def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
@@ -224,13 +230,13 @@ def _judged(
     return arrays
 
 
-def _read_sums(run: Run, fits: str, n_cells: int, kind: type[Any], prefix: str) -> list[Any]:
+def _read_sums(run: Run, fits: str, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
     """Return a sum over the held-out rows of each cell."""
     return [
         kind.from_arrays(
-            {name: run.read_part(fits, cell, f"{prefix}_{name}") for name in kind.array_names()}
+            {name: run.read_part(fits, cell, f"{key}_{name}") for name in kind.array_names()}
         )
-        for cell in range(n_cells)
+        for cell in cells
     ]
 
 
@@ -238,7 +244,7 @@ def _read_sums(run: Run, fits: str, n_cells: int, kind: type[Any], prefix: str) 
 ROWS, FITS = "cells-rows", "cells/networks"
 
 # Number of drawn cells, of those that may end a comparison, and the names of its groups.
-_DRAWN, _FIRST = 8, 3
+_DRAWN, _FIRST = 8, 4
 _ONE = "cells-one"
 _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 
@@ -254,7 +260,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     """Compare one network with those of drawn cells on held-out rows; None if it takes too long.
 
     The one network is trained on a sample and on the rows of the drawn cells. The first cells end
-    the comparison if they do worse by more than a standard error.
+    the comparison if they do worse by more than a standard error in both losses.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     size = run.chosen_params.basis_size or 0
@@ -263,14 +269,15 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         logger.info("cells: not tried: %s", reason)
         return None
     rng = np.random.default_rng(run.chosen_params.random_state)
-    drawn, rows, fits = [*range(n_cells)], ROWS, FITS
-    if n_cells > _DRAWN:
-        drawn, rows, fits = rng.permutation(n_cells)[:_DRAWN].tolist(), _DRAWN_ROWS, _DRAWN_FITS
-    for n_fitted in sorted({min(_FIRST, len(drawn)), len(drawn)}):
-        _fit_cells(job, rows, fits, drawn, n_fitted, keeps_scores=True)
-        stage, units = f"{_ONE}-{n_fitted}", [(rows, fits, drawn[:n_fitted])]
+    order = rng.permutation(n_cells)[:_DRAWN].tolist()
+    drawn = sorted(order)
+    rows, fits = (ROWS, FITS) if len(drawn) == n_cells else (_DRAWN_ROWS, _DRAWN_FITS)
+    for first in sorted({min(_FIRST, len(drawn)), len(drawn)}):
+        parts = {drawn.index(cell): cell for cell in order[:first]}
+        _fit_cells(job, rows, fits, drawn, [*parts], scored=True)
+        stage, units = f"{_ONE}-{first}", [(rows, fits, parts)]
         (compared,) = map_parts(run, dataset, engine, stage=stage, task=_compare, units=units)
-        if np.less(compared["gains"], np.negative(compared["standard_errors"])).any():
+        if compared["worse"]:
             break
     name = judged_sums(dataset).compared[0]
     logger.info(
@@ -278,14 +285,14 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         name.replace("_", " "),
         compared["one"][name],
         compared["cells"][name],
-        plural(n_fitted, "drawn cell"),
+        plural(first, "drawn cell"),
         compared["n_rows"],
     )
-    return {each: value for each, value in compared.items() if each != "seconds"}
+    return {each: value for each, value in compared.items() if each not in ("seconds", "worse")}
 
 
-def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int]) -> PartResult:
-    of_cells = TableRows.joined([_read_cell(run, rows, cell) for cell in drawn])
+def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, int]) -> PartResult:
+    of_cells = TableRows.joined([_read_cell(run, rows, cell) for cell in drawn.values()])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
     tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
     assert tuning is not None
@@ -297,9 +304,8 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     (tried,) = try_networks(
         table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
     )
-    parts = range(len(drawn))
     numbers, own = (
-        np.concatenate([run.read_part(fits, part, name) for part in parts])
+        np.concatenate([run.read_part(fits, part, name) for part in drawn])
         for name in ("numbers", "scores")
     )
     order = np.argsort(numbers)
@@ -307,7 +313,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
     first = len(table.folds) - len(numbers)
     places = first + np.flatnonzero(table.folds[first:] >= judged_folds.start)
     judged = own[order][places - first]
-    own_sums = _read_sums(run, fits, len(drawn), judged_sums(dataset), "judged")
+    own_sums = _read_sums(run, fits, drawn, judged_sums(dataset), "judged")
     entry_of_cells = reduce(add, own_sums).figures(0)
     both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
     one = JudgedRows(both.losses(tried.scores[places], tried.entry), shares)
@@ -321,6 +327,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: list[int])
             "gains": gains.tolist(),
             "standard_errors": errors.tolist(),
             "gained": bool((gains > _CLEARLY * errors).all()),
+            "worse": bool((gains < -errors).all()),
             "n_rows": len(places),
         }
     )
@@ -366,7 +373,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
         record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
     # The same units of work as of a comparison that has fitted all cells.
     keeps_scores = compared is not None and n_cells <= _DRAWN
-    _fit_cells(job, ROWS, FITS, range(n_cells), n_cells, keeps_scores=keeps_scores)
+    every = range(n_cells)
+    _fit_cells(job, ROWS, FITS, every, every, scored=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
@@ -428,7 +436,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
     kind = judged_sums(dataset)
-    judged = _read_sums(run, FITS, n_cells, kind, "judged")
+    judged = _read_sums(run, FITS, every, kind, "judged")
     errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
     write_array(group, "basis", basis, "basis", "feature")
     write_array(group, "weights", solved.weights, "target", "basis")
@@ -452,7 +460,7 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
         return figures | {"training_r2": (1.0 - unexplained).tolist()}
     assert isinstance(sums, HeldOutSums)
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
-    draws = _read_sums(run, FITS, n_cells, ScoreDraw, "drawn")
+    draws = _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn")
     temperature = figures["temperature"]
     return figures | calibration_figures(reduce(add, draws), "squared", temperature=temperature)
 

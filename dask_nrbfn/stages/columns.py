@@ -460,11 +460,6 @@ def _metric_cost(s: FitSizes) -> StageCost:
     )
 
 
-def _remedy(params: FitParams) -> str:
-    single = params.scale == LEARNED
-    return "Give `scale`=standard" if single else f"Give `scales` without {LEARNED}"
-
-
 def _check_metric(context: FitContext) -> None:
     """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
     if context.dataset.is_sparse:
@@ -488,5 +483,7 @@ METRIC = Stage(
     check=_check_metric,
     labelled_only=True,
     scratch=(_ROUNDS,),
-    remedy=_remedy,
+    remedy=lambda params: (
+        "Give `scale`=standard" if params.scale == LEARNED else f"Give `scales` without {LEARNED}"
+    ),
 )

@@ -257,8 +257,10 @@ class Trials:
 
     @property
     def is_quick(self) -> bool:
-        """Whether a tuning should take little time."""
-        return self.tuning is not None and self.tuning.effort == "quick"
+        """Whether column weights are learned in little time, unless the fit asks for them."""
+        params, quick = self.params, self.tuning is not None and self.tuning.effort == "quick"
+        asked = params.scale == LEARNED or params.metric_rounds != FitParams.metric_rounds
+        return quick and not asked
 
     @property
     def tries_cells(self) -> bool:

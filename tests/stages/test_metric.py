@@ -1,5 +1,7 @@
 """Weights of features that are learned, against what is written out, and what becomes of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas
 import pytest
@@ -13,7 +15,7 @@ from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import columns
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.stage import StageJob
@@ -100,3 +102,25 @@ def test_metric__what_it_learned_is_told(tmp_path, capsys):
 def test_metric__an_embedding_has_none():
     with pytest.raises(ParameterError, match="learned needs targets"):
         DiffusionMap(scale="learned").fit(spirals(100)[0])
+
+
+def test_metric__a_quick_tuning_learns_once_unless_asked():
+    X, y = spirals(300)
+    tuning = TuneParams(
+        effort="quick", folds=2, alphas=(1e-4,), kernels=("gaussian", "laplace-l1"),
+        scales=("none", "learned"),
+    )  # fmt: skip
+    drawn = FitParams(basis="random", basis_size=20)
+    quick = METRIC.recorded(fit(X, y, drawn, tuning=tuning)).rounds
+    assert [each["kernel"] for each in quick] == ["gaussian", "gaussian"]
+    tuning, more = replace(tuning, kernels=("gaussian",)), replace(drawn, metric_rounds=3)
+    asked = METRIC.recorded(fit(X, y, more, tuning=tuning)).rounds
+    assert len(asked) == 4
+
+
+def test_metric__a_tuning_says_how_long_it_still_takes_after_its_search(caplog):
+    X, y = spirals(300)
+    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5, 1.0))
+    with caplog.at_level("INFO"):
+        fit(X, y, FitParams(basis="random", basis_size=20), tuning=tuning)
+    assert "s more expected" in caplog.text
