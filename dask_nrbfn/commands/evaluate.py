@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
+from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, run_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RankedScores
 from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
 from dask_nrbfn.numeric.reliability import RankedProbabilities, ReliabilityBin
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
@@ -146,13 +145,12 @@ def evaluate_dataset(
         )
     check_targets(dataset, opened.target_names)
     n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
-    spans = task_spans(dataset.n_rows, 1, engine)
-    arguments = [(pinned, dataset, *span) for span in spans]
+    given, n_rows = (pinned, dataset), dataset.n_rows
     if opened.target_names is not None:
-        residuals = run_tasks(engine, _residuals, arguments, label="evaluate")
+        residuals = run_spans(engine, _residuals, given, n_rows, label="evaluate")
         sums, samples = zip(*residuals, strict=True)
         return NumberEvaluation(
-            dataset.n_rows,
+            n_rows,
             opened.target_names,
             **reduce(add, sums).figures(0),
             n_unlabelled=n_unlabelled,
@@ -166,9 +164,9 @@ def evaluate_dataset(
             f"model, such as {known[0]!r}.",
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
-    counts = run_tasks(engine, _count, arguments, label="evaluate")
+    counts = run_spans(engine, _count, given, n_rows, label="evaluate")
     confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
-    confusion, n_rows = np.sum(confusions, axis=0), dataset.n_rows
+    confusion = np.sum(confusions, axis=0)
     n_unknown = int(confusion[-1].sum())
     return Evaluation(
         n_rows=n_rows,

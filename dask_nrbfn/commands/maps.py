@@ -12,9 +12,8 @@ from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
 from dask_nrbfn.commands.files import check_not_given
-from dask_nrbfn.commands.predict import check_output, expect_bytes, task_spans
+from dask_nrbfn.commands.predict import check_output, expect_bytes, run_spans
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
@@ -96,11 +95,8 @@ def predict_scene(
         replacing_group(out, kind="map", overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
-        # As for the rows of a dataset, whose chunks are the boxes.
-        spans = task_spans(len(found.boxes()) * BOX_PIXELS, BOX_PIXELS, engine)
-        boxes = [(start // BOX_PIXELS, stop // BOX_PIXELS) for start, stop in spans]
-        tasks = [(pinned, found, order, names, group, *each) for each in boxes]
-        n_missing = sum(run_tasks(engine, _map_boxes, tasks, label="predict"))
+        given, n_pixels = (pinned, found, order, names, group), len(found.boxes()) * BOX_PIXELS
+        n_missing = sum(run_spans(engine, _map_boxes, given, n_pixels, step=BOX_PIXELS))
         attributes = {"of_model": opened.digest(), "results": names}
         mark_complete(group, kind="map", attributes=attributes)
         with warnings.catch_warnings():
@@ -201,8 +197,9 @@ def _map_boxes(
     start: int,
     stop: int,
 ) -> int:
-    """Map the pixels of some boxes; return how many of them have no result."""
-    scorer, boxes, n_missing = Scorer(model), scene.boxes()[start:stop], 0
+    """Map the pixels of boxes, counted as of full boxes; return how many have no result."""
+    scorer, n_missing = Scorer(model), 0
+    boxes = scene.boxes()[start // BOX_PIXELS : stop // BOX_PIXELS]
     with open_scene(scene.place) as stored:
 
         def read(box: Box) -> NDArray[Any]:

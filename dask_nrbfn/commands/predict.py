@@ -4,7 +4,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,9 +233,8 @@ def _write(
                 dimensions=dimensions[: values.ndim],
                 compress=True,
             )
-        spans = task_spans(dataset.n_rows, chunk_rows, engine)
-        arguments = [(pinned, dataset, group, names, *span) for span in spans]
-        n_skipped = sum(run_tasks(engine, _write_rows, arguments, label="predict"))
+        given, step = (pinned, dataset, group, names), chunk_rows
+        n_skipped = sum(run_spans(engine, _write_rows, given, dataset.n_rows, step=step))
         attributes: dict[str, Any] = {"fingerprint": dataset.fingerprint, "results": list(names)}
         attributes |= {"id": _id_name(dataset)} if "ids" in empty else {}
         if model.target_names is None:
@@ -262,13 +261,22 @@ def output_chunk_rows(n_rows: int, n_classes: int) -> int:
     return min(few, default_chunk_rows(n_classes, np.float64), n_rows)
 
 
-def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, of similar size, the same number for every worker."""
-    n_chunks = -(-n_rows // chunk_rows)
+def run_spans(
+    engine: Engine,
+    task: Callable[..., Any],
+    given: tuple[Any, ...],
+    n_rows: int,
+    *,
+    step: int = 1,
+    label: str = "predict",
+) -> list[Any]:
+    """Return the results of a task for spans of rows, in whole steps, as many for every worker."""
+    n_steps = -(-n_rows // step)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
-    n_tasks = min(n_chunks, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
-    edges = [n_chunks * task // n_tasks * chunk_rows for task in range(n_tasks + 1)]
-    return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
+    n_tasks = min(n_steps, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
+    edges = [min(n_steps * task // n_tasks * step, n_rows) for task in range(n_tasks + 1)]
+    spans = [(*given, *span) for span in pairwise(edges)]
+    return run_tasks(engine, task, spans, label=label)
 
 
 def _write_rows(

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.engine import Engine
@@ -35,7 +36,7 @@ from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
+from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_bytes
@@ -82,7 +83,7 @@ from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
 logger = logging.getLogger(__name__)
 
-# The prefix of the stages whose parts are the moments of new rows.
+# The prefix of the stages with the moments of new rows.
 _PARTS = "update-"
 
 # Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller
@@ -105,14 +106,16 @@ class Judge:
     dataset: Dataset
     max_error_rate: float
 
-    def error_rate(self, model: Location, engine: Engine) -> float:
+    def error_rate(
+        self, model: Location, engine: Engine, *, age: str = "new", limit: str = "max_error_rate"
+    ) -> float:
         """Return the error rate of a model, or its relative error; WorseModelError if too large."""
         error = evaluate_dataset(model, self.dataset, engine).error_rate
-        if error > self.max_error_rate:
+        if not error <= self.max_error_rate:
             raise WorseModelError(
-                f"the new model has an error of {error:.4g} on {self.dataset.location}, but only "
+                f"the {age} model has an error of {error:.4g} on {self.dataset.location}, but only "
                 f"{self.max_error_rate:.4g} is allowed; the old model is kept.",
-                "Check the new rows, or set a larger `max_error_rate`.",
+                f"Check the labels of the new rows, or set a larger `{limit}`.",
             )
         return error
 
@@ -169,15 +172,11 @@ def update_run(
         raise ParameterError(
             "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
         )
-    action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
-    with _next_version(location, action, judge) as draft:
-        run, model, given = draft.run, draft.model, dataset
-        dataset = dataset.encoded_like(model)
-        if n_left_out:
-            logger.info("%s: %d rows without a label are left out", action, n_left_out)
-            dataset = dataset.of_labelled()
+    action, reasons, new_error = FORGET if forget else ADD, [], None
+    with _next_version(location, action, engine, judge) as draft:
+        run, rows = draft.run, dataset.encoded_like(draft.model).of_labelled()
         stage, before = (
-            f"{_PARTS}{number}-{action}-{dataset.fingerprint}"
+            f"{_PARTS}{number}-{action}-{rows.fingerprint}"
             for number in (draft.version, draft.version - 1)
         )
         left = run.group_names(_PARTS)
@@ -185,28 +184,21 @@ def update_run(
             # A job was killed after its record: the parts are dropped last.
             return versions_of(run.attributes)[-1]
         run.drop(*(name for name in left if name != stage))
-        codes = _check_rows(draft, dataset, again=again)
-        n_bytes = _checked_bytes(draft, dataset, engine)
-        reasons, new_error, added = [], None, None
+        if dataset.n_unlabelled:
+            logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
+        codes, n_bytes = _check_rows(draft, rows, again=again), _checked_bytes(draft, rows)
         if not forget:
-            new_error = evaluate_dataset(location, given, engine).error_rate
-            if max_new_error is not None and not new_error <= max_new_error:
-                raise WorseModelError(
-                    f"the old model has an error of {new_error:.4g} on the new rows, but only "
-                    f"{max_new_error:.4g} is allowed; it is kept.",
-                    "Check the labels of the new rows, or set a larger `max_new_error`.",
-                )
+            largest = math.inf if max_new_error is None else max_new_error
+            new_error = Judge(dataset, largest).error_rate(
+                location, engine, age="old", limit="max_new_error"
+            )
         engine.begin_stage(n_bytes)
         if forget:
-            counted = run_task(engine, _count_basis_rows, run, draft.base, dataset, label=action)
+            counted = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
             if counted:
                 reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
-        # Forgotten rows leave the range of the targets as it is.
-        elif dataset.of_numbers:
-            added = run_task(engine, Dataset.target_range, dataset, label=action)
-        change = _sum_rows(draft, dataset, engine, stage=stage, codes=codes)
-        change = change._replace(target_range=added)
-        return draft.finish(change, [member_of(dataset)], engine, judge, reasons, new_error)
+        change = _sum_rows(draft, rows, stage, codes)
+        return draft.finish(change, [member_of(rows)], reasons, new_error)
 
 
 def merge_runs(
@@ -226,36 +218,30 @@ def merge_runs(
     RunMismatchError, AlreadyAddedError
         If the runs are not copies of one fit, or both hold the same rows.
     """
-    with _next_version(location, MERGE, judge) as draft:
+    with _next_version(location, MERGE, engine, judge) as draft:
         run, added = draft.run, Run.open(other)
         run.drop_groups(_PARTS)
-        attributes, place = added.attributes, latest_place(added.attributes)
         if added.run_id != run.run_id:
             raise RunMismatchError(
                 f"{other} did not begin as a copy of {location}.", "Merge copies of one run only."
             )
-        held, further = members_held(run.attributes), members_held(attributes)
-        known = members_by_content(attributes)
+        held, further = members_held(run.attributes), members_held(added.attributes)
+        known = members_by_content(added.attributes)
         for content in further:
             if held[content] > 0 and further[content] > 0:
                 raise AlreadyAddedError(
                     f"{location} and {other} both hold the rows of {known[content]['dataset']}.",
                     "Merge runs of distinct rows, or forget these rows in one of the runs.",
                 )
-        engine.begin_stage(_checked_bytes(draft, None, engine))
+        engine.begin_stage(_checked_bytes(draft, None))
+        place = latest_place(added.attributes)
         model = read_model(added, place)
-        change = _Change(
-            MERGE,
-            draft.base,
-            other=added.location,
-            other_place=place,
-            cell_rows=None if model.cells is None else model.cells.n_rows.tolist(),
-            target_range=model.target_range,
-        )
+        cell_rows = None if model.cells is None else model.cells.n_rows
+        change = _Change(MERGE, draft.base, added.location, place, cell_rows, model.target_range)
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
-        return draft.finish(change, members, engine, judge)
+        return draft.finish(change, members)
 
 
 def kept_stages(run: Run) -> list[str]:
@@ -270,22 +256,17 @@ def read_model(run: Run, place: str) -> Model:
 
 
 class _Change(NamedTuple):
-    """How a version differs from the version at `base`.
+    """Rows that join the version at `base`, or leave it.
 
-    stage, parts: the parts with the moments of new rows, which have one part per cell.
-    weight, cell_rows: the weight of the new rows of one network, and the new rows of each cell.
-    other, other_place: a run and its version, whose moments are added.
-    target_range: range (2, q) of added numeric targets.
+    source, place: where their moments are, the group of a run as for `_read_moments`.
+    cell_rows: their number in each cell. target_range: range (2, q) of added numeric targets.
     """
 
     action: str
     base: str
-    stage: str = ""
-    parts: range = range(0)
-    weight: float | None = None
-    cell_rows: list[int] | None = None
-    other: Location | None = None
-    other_place: str = ""
+    source: Location
+    place: str
+    cell_rows: NDArray[np.int64] | None = None
     target_range: Floats | None = None
 
 
@@ -298,6 +279,8 @@ class _Draft:
     action: str
     version: int
     base: str
+    engine: Engine
+    judge: Judge | None
     started: datetime
     check_still_locked: Callable[[], None]
 
@@ -305,26 +288,23 @@ class _Draft:
         self,
         change: _Change,
         members: list[dict[str, Any]],
-        engine: Engine,
-        judge: Judge | None,
         reasons: Sequence[str] = (),
         new_error: float | None = None,
     ) -> dict[str, Any]:
         """Solve the draft and make it the run's latest version if the judge accepts it."""
-        name, attributes = version_name(self.version), self.run.attributes
-        solved = run_task(engine, _solve, self.run, name, change, label=self.action)
+        run, engine, error_rate = self.run, self.engine, None
+        name, earlier = version_name(self.version), versions_of(run.attributes)
+        solved = run_task(engine, _solve, run, name, change, label=self.action)
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
-        error_rate = None
-        if judge is not None:
-            model = join(self.run.location, model_name(solved["place"]))
-            error_rate = judge.error_rate(model, engine)
+        if self.judge is not None:
+            model = join(run.location, model_name(solved["place"]))
+            error_rate = self.judge.error_rate(model, engine)
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
-        reasons, fitted = [*reasons, *solved["reasons"]], attributes["basis_n_rows"]
-        later = n_rows_held(attributes) + n_rows - fitted
+        reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
+        later = n_rows_held(run.attributes) + n_rows - fitted
         if self.action != FORGET and later > fitted:
-            chosen = f"the basis was chosen from {fitted} rows"
-            reasons.append(f"{chosen}, and {later} were added since")
-        due_before = any(record["refresh_due"] for record in versions_of(attributes)[-1:])
+            added = f"{later} were added since"
+            reasons.append(f"the basis was chosen from {fitted} rows, and {added}")
         record = {
             "version": self.version,
             "action": self.action,
@@ -333,14 +313,14 @@ class _Draft:
             "new_error": new_error,
             **solved,
             "reasons": reasons,
-            "refresh_due": due_before or bool(reasons),
+            "refresh_due": bool(reasons or (earlier and earlier[-1]["refresh_due"])),
             "error_rate": error_rate,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": round((datetime.now(UTC) - self.started).total_seconds(), 3),
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=kept_stages(self.run))
+        run.finish_version(record, needs=kept_stages(run))
         counts = (self.action, n_rows, self.version, record["fitting_error"])
         logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
         for reason in reasons:
@@ -351,7 +331,9 @@ class _Draft:
 
 
 @contextmanager
-def _next_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
+def _next_version(
+    location: Location, action: str, engine: Engine, judge: Judge | None
+) -> Iterator[_Draft]:
     """Yield the draft of the next version of a locked run; drop what is no longer needed."""
     if judge is not None:
         # Raises an error if the run is a Zarr store object.
@@ -366,16 +348,17 @@ def _next_version(location: Location, action: str, judge: Judge | None) -> Itera
         run = Run.open(location)
         version, base = len(versions_of(run.attributes)) + 1, latest_place(run.attributes)
         try:
-            model = _read_base(run, base)
+            model = _read_full_model(run, base)
             run.drop(version_name(version))
-            yield _Draft(run, model, action, version, base, datetime.now(UTC), check_still_locked)
+            at = (engine, judge, datetime.now(UTC), check_still_locked)
+            yield _Draft(run, model, action, version, base, *at)
         except DamagedResultError as error:
             remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
                 remedy = f"Refresh the run {location}, or restore the run from a copy."
             if error.stage.startswith(_PARTS):
-                run.forget(error.stage, error.parts)
-                remedy = "Repeat the update, which computes the damaged part again."
+                run.drop_groups(_PARTS)
+                remedy = "Repeat the update, which sums the new rows again."
             raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
         except WorseModelError:
             run.drop(version_name(version))
@@ -387,17 +370,12 @@ def _next_version(location: Location, action: str, judge: Judge | None) -> Itera
         run.drop_groups(_PARTS)
 
 
-def _read_base(run: Run, base: str) -> Model:
-    """Return the model that an update continues; DamagedResultError if it is damaged."""
-    try:
-        return _read_full_model(run, base)
-    except (MissingDataError, DamagedDataError) as error:
-        raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
-
-
 def _read_full_model(run: Run, place: str) -> Model:
     """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
-    model = read_model(run, place)
+    try:
+        model = read_model(run, place)
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, model_name(place), ()) from error
     if model.places is None:
         return model
     basis = model.scaling.apply(run.read("basis/values"))
@@ -426,7 +404,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
     return codes
 
 
-def _checked_bytes(draft: _Draft, dataset: Dataset | None, engine: Engine) -> int:
+def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
     model, params = draft.model, draft.model.params
     r, p, q = model.n_active, model.basis.shape[1], model.n_targets
@@ -452,7 +430,7 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None, engine: Engine) -> in
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
     held += process_bytes(l1=model.l1)
-    engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
+    draft.engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 
 
@@ -466,21 +444,26 @@ def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
     )
 
 
-def _sum_rows(
-    draft: _Draft, dataset: Dataset, engine: Engine, *, stage: str, codes: list[int] | None
-) -> _Change:
-    """Sum the moments of new rows as parts of a stage."""
-    run, model, base = draft.run, draft.model, draft.base
-    change = _Change(draft.action, base, stage)
-    if model.cells is None:
-        layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
-        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes))
-        weight = reduce_parts(run, dataset, engine, reduction).weight
-        return change._replace(parts=range(layout.n_parts), weight=weight)
-    # Every cell reads all new rows: that takes much less time than its moments.
-    units = [(base, codes, cell) for cell in range(model.n_cells)]
-    records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
-    return change._replace(cell_rows=[record["n_rows"] for record in records])
+def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> _Change:
+    """Store the moments of new rows in the group of a stage; for each cell in a part."""
+    run, engine, base, cell_rows, added = draft.run, draft.engine, draft.base, None, None
+    if draft.model.cells is None:
+        layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
+        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
+        reduce_parts(run, dataset, engine, reduction)
+    else:
+        # Every cell reads all new rows: that takes much less time than its moments.
+        units = [(base, codes, cell) for cell in range(draft.model.n_cells)]
+        records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
+        cell_rows = np.array([record["n_rows"] for record in records])
+    # Forgotten rows leave the range of the targets as it is.
+    if dataset.of_numbers and draft.action == ADD:
+        added = run_task(engine, Dataset.target_range, dataset, label=draft.action)
+    return _Change(draft.action, base, run.location, stage, cell_rows, added)
+
+
+def _store(stage: str, run: Run, record: object, sums: dict[str, Moments]) -> None:
+    write_sums(run, stage, sums[""])
 
 
 def _begin_sums(
@@ -582,15 +565,15 @@ def _solve_cells(
     alphas, solutions, of_targets = run.read("cells/alphas"), [], []
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
-        run.write_part(f"{place}/networks", cell, {}, moments.arrays())
+        run.write_part(place, cell, {}, moments.arrays())
         solutions.append(_solution(run, model, moments, cell, alpha).arrays())
         of_targets.append(moments.target_products)
     solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
     empty = np.array([products[0, 0] == 0 for products in of_targets])
     if empty.all():
         raise _without_rows()
-    weight = float(total[0, 0])
-    further = np.array(change.cell_rows)
+    weight, further = float(total[0, 0]), change.cell_rows
+    assert further is not None
     changed = replace(
         model,
         weights=solved.weights,
@@ -633,21 +616,14 @@ def _changed(
 ) -> Moments:
     """Return the moments of a network with new rows, or without forgotten ones."""
     moments = _read_moments(run, change.base, cell)
-    if change.other is None:
-        new = _read_sum(run, change.stage, change.parts if cell is None else cell)
-    else:
-        new = _read_moments(Run.open(change.other), change.other_place, cell)
+    new = _read_moments(Run.open(change.source), change.place, cell)
     if constant:
         # Constant scores have no activations.
         new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)
-    before, weight = moments.total_weight, change.weight or new.total_weight
     if change.action != FORGET:
         moments += new
-    elif weight:
-        weight, moments = -weight, _without(moments, new)
-    if cell is None:
-        normalized = run.chosen_params.normalized
-        check_moments(moments, before + weight, normalized=normalized, largest=before)
+    elif new.total_weight:
+        moments = _without(moments, new)
     return moments
 
 
@@ -681,12 +657,8 @@ def _without_rows() -> DataError:
 
 
 def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
-    """Return the moments of a version, or those of one of its cells."""
+    """Return the moments of a version or of new rows, or of one cell; place "": of the fit."""
     if cell is None:
         return read_sums(run, place or MOMENTS.name)
-    return _read_sum(run, f"{place}/networks" if place else FITS, cell)
-
-
-def _read_sum(run: Run, stage: str, part: int | range) -> Moments:
     names = Moments.array_names()
-    return Moments.from_arrays({name: run.read_part(stage, part, name) for name in names})
+    return Moments.from_arrays({name: run.read_part(place or FITS, cell, name) for name in names})

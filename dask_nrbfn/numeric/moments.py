@@ -143,26 +143,20 @@ class MomentSums:
         return self._gram, self._products, self._target_products
 
 
-def check_moments(
-    moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
-) -> None:
+def check_moments(moments: Moments, total_weight: float, *, normalized: bool = True) -> None:
     """Raise DamagedDataError if the sums of gram, activations and targets do not fit the weight.
 
-    Normalized activations of a row sum to 1, so missing or repeated rows are found. The size of
-    subtracted targets is not known, so targets are not checked after a subtraction: `largest` is
-    the weight of the rows before it, and sets the tolerance for rounding.
+    Normalized activations of a row sum to 1, so missing or repeated rows are found.
     """
-    expected, found, scales = [total_weight], [moments.total_weight], [largest]
+    expected, found, scales = [total_weight], [moments.total_weight], [0.0]
     if normalized:
         of_gram = 2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum())
-        expected += [total_weight, total_weight]
+        expected += [total_weight, total_weight, *moments.target_sums.tolist()]
         found += [of_gram, float(moments.activation_sums.sum())]
-        scales += [largest, largest]
-    if normalized and largest <= total_weight:
-        expected += moments.target_sums.tolist()
         found += moments.cross.sum(axis=1).tolist()
         # An upper bound of the sum of a target, by its squares.
-        scales += np.sqrt(total_weight * moments.target_gram.diagonal()).tolist()
+        bounds = np.sqrt(total_weight * moments.target_gram.diagonal())
+        scales += [0.0, 0.0, *bounds.tolist()]
     wrong = ~np.isclose(found, expected, rtol=1e-9, atol=1e-9 * np.array(scales))
     if wrong.any():
         place = int(wrong.argmax())
