@@ -46,7 +46,7 @@ COMMANDS = (
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
+@click.option("--quiet", "-q", is_flag=True, help="Only warnings and errors on standard error.")
 @click.version_option(package_name="dask-nrbfn")
 @click.pass_obj
 def commands(job: Job, quiet: bool) -> None:

@@ -11,10 +11,10 @@ from dask_nrbfn.errors import ParameterError
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-# The content of predictions, how their rows are read, and what makes the rows a scene.
+# The content of predictions, how rows are read, what makes a scene, and figures that come first.
 _RESULTS = ("probabilities", "scores", "skip_bad")
-_READING = ("id", "sql")
-_SCENE = ("variable", "feature_dim")
+_READING, _SCENE = ("id", "sql"), ("variable", "feature_dim")
+_FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows", "n_errors")
 
 
 @command(
@@ -136,9 +136,8 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
     name, in any order, and read like the columns that RUN was trained on; if a query read those,
     give one again.
 
-    For classes it prints the most frequent confusions, and the precision, recall, F1 and number of
-    rows of each class. --json has the whole confusion, and the reliability, which compares mean
-    probabilities with observed shares; expected_calibration_error is the mean distance of the two.
+    For classes it prints the most frequent confusions, and precision, recall and F1 of each class.
+    --json has the whole confusion, and the reliability: mean probabilities and observed shares.
 
     Rows with labels that the model does not know are errors: n_unknown_labels counts these rows,
     and they are the last line of the confusion. log_loss, reliability and roc_auc leave them out.
@@ -156,7 +155,8 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
         with job.engine() as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
-    figures = {**of_file, **evaluation.figures()}
+    figures = evaluation.figures() | of_file
+    figures = {name: figures[name] for name in _FIRST if name in figures} | figures
     job.show((describe_model(model) if job.as_json else {}) | figures)
     if isinstance(evaluation, Evaluation) and not job.as_json:
         click.echo(f"\n{class_tables(evaluation)}")

@@ -28,7 +28,7 @@ class ErrorAndRisk:
 
 @dataclass(frozen=True)
 class RiskRange:
-    """Smallest and largest spectral risk; ``most`` is None without an upper bound."""
+    """Smallest and largest spectral risk; ``most`` is None if no finite number bounds it."""
 
     least: float
     most: float | None
@@ -43,7 +43,7 @@ class SpectralBounds:
     absolute_objective: g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the norm
         of the penalty and the term of locality as in `ErrorAndRisk`.
     rank: rank of the gram matrix in float64, 0 ... r.
-    attainable: range of the spectral risk for any target and any penalty.
+    attainable: smallest and largest spectral risk of any targets and penalty on these rows.
     """
 
     relative: ErrorAndRisk

@@ -17,7 +17,8 @@ _WIDTH = 100
 def run_table(run: Run) -> str:
     """Return the results of a finished run, what to do next, its network and its cost."""
     lines = []
-    for section in summary(FinishedRun.of(run)):
+    for section in summary(FinishedRun.of(run), lambda name: f"--{name.replace('_', '-')}"):
+        lines += ["for the method:"] if section.title == "For the method" else []
         lines += [_line(name, value) for name, value in section.figures.items()]
         lines += [_line("warning", str(concern)) for concern in section.concerns]
     return "\n".join(lines)

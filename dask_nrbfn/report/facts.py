@@ -4,7 +4,7 @@ The text of `fit` and `tune` and the page of `report` are made of these sections
 names that `inspect` and `--json` use.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.commands.update import read_model
-from dask_nrbfn.errors import plural
+from dask_nrbfn.errors import Advice, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import PAPER_ALPHA
@@ -24,13 +24,13 @@ from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.refine import guess_as_good
 
 _RESULT = (
-    *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "log_loss"),
-    *("expected_calibration_error", "temperature"),
-    *("training_r2", "fitting_error", "spectral_risk", "recall"),
+    *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "training_r2"),
+    *("expected_calibration_error", "log_loss", "seconds", "n_basis"),
 )
+_METHOD = ("fitting_error", "spectral_risk", "temperature", "recall")
 _NETWORK = (
     *("run", "dataset", "n_rows", "n_unlabelled", "n_features", "n_classes", "target_names"),
-    *("n_cells", "n_basis", "n_kept", "width", "alpha", "penalty", "locality", "components"),
+    *("n_cells", "n_kept", "width", "alpha", "penalty", "locality", "components"),
     *("n_partitions", "version", "scale", "basis", "basis_rows", "features", "kernel"),
     *("width_factor", "loss", "class_weight", "confidence_threshold", "n_neighbors"),
 )
@@ -44,10 +44,7 @@ MOST_CLASSES, UNKNOWN = 30, "(unknown)"
 KIND = ("scale", "features", "kernel")
 
 # Figures by which a tuning compares; each record has some.
-_COMPARED = (
-    *("error_rate", "relative_error", "behind_best", "r2", "log_loss", "temperature"),
-    *("fitting_error", "spectral_risk"),
-)
+_COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss", "temperature")
 Record = dict[str, Any]  # parameters that were tried, and their figures
 
 # Number of confusions, and of the worst cells and rows.
@@ -62,7 +59,7 @@ _FEW_ROWS, _LOW_RECALL = 20, 0.5
 _LARGE_FITTING_ERROR, _NO_R2, _SMALL_R2 = 2.0, 1e-6, 0.5
 
 
-def summary(finished: FinishedRun) -> list[Section]:
+def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Section]:
     """Return the results of a run, its warnings, its network and its cost."""
     figures: dict[str, Any] = {
         **finished.params.to_dict(),
@@ -83,9 +80,10 @@ def summary(finished: FinishedRun) -> list[Section]:
         Section("Result", some(_RESULT)),
         Section("Evaluation", {k: each for k, each in evaluated.items() if k not in tabled}),
         Section("Confused classes", tables=[each[0] for each in confused(finished).values()]),
-        Section("What to do next", concerns=find_concerns(finished)),
+        Section("What to do next", concerns=find_concerns(finished, spell)),
         Section("Data and network", some(_NETWORK)),
-        Section("Time and memory", some(_COST)),
+        Section("Time and memory", some(_COST[1:])),
+        Section("For the method", some(_METHOD)),
     ]
 
 
@@ -197,7 +195,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
             found.append(_tried(title, records, names, chosen))
     if len(curve := tuned["curve"]) > 1:
         chosen = {"basis": params.basis, "n_basis": params.basis_size}
-        title = "By size of the basis; the smallest within one standard error of the best is chosen"
+        title = "By size of the basis. Of sizes whose errors differ from the best by chance, the "
+        title += "smallest above 256 rows, but up to 256 the one with the smallest error, is chosen"
         found.append(_tried(title, curve, chosen, chosen))
     if path := tuned["path"]:
         folds = plural(len(run.held_out_folds), "fold")
@@ -262,12 +261,13 @@ def cell_tables(finished: FinishedRun) -> list[Table]:
     return [Table(title, rows[:_MOST_CELLS])]
 
 
-def find_concerns(finished: FinishedRun) -> list[Concern]:
-    """Return the concerns about a run."""
+def find_concerns(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Concern]:
+    """Return the concerns about a run, with `spell` applied to the names of parameters."""
     if finished.run.embeds:
         return []
     judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
-    return [*_of_versions(finished), *judged, *_of_tuning(finished)]
+    found = [*_of_versions(finished), *judged, *_of_tuning(finished)]
+    return [Concern(*(Advice(text).spelled(spell) for text in each)) for each in found]
 
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
@@ -283,12 +283,11 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
     balanced = finished.params.class_weight is not None
     if (guess := guess_as_good(finished.run)) is not None:
         error, guessing = (shown("error_rate", each) for each in guess)
-        small = ' For small classes, pass --class-weight balanced (class_weight="balanced").'
+        small = ' For small classes, pass `class_weight`="balanced".'
         yield Concern(
             f"The held-out error is {error}; always predicting the largest class has an error of "
             f"{guessing}.",
-            'Check scale first: columns in different units need "standard".'
-            f"{'' if balanced else small}",
+            f'Columns in different units need `scale`="standard".{"" if balanced else small}',
         )
     for rows, record in finished.judged_rows.items():
         if "confusion" not in record:
@@ -299,7 +298,7 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
             yield Concern(
                 f"Less than half of the {rows.lower()} of these classes get the right label: "
                 f"{missed}.",
-                'Try class_weight="balanced" for classes with few rows, and scale="standard" '
+                'Try `class_weight`="balanced" for classes with few rows, and `scale`="standard" '
                 "for columns in different units.",
             )
         if small := _below("support", finished.labels, supports, _FEW_ROWS):
@@ -310,7 +309,7 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
     if (error := finished.fitted["fitting_error"]) > _LARGE_FITTING_ERROR:
         yield Concern(
             f"The fitting error eps is {error:.4g}: the residuals exceed the scores.",
-            "Try a smaller alpha, a larger basis, or another width_factor.",
+            "Try a smaller alpha, a larger basis, or another `width_factor`.",
         )
     evaluation = finished.evaluation
     if isinstance(evaluation, Evaluation) and (unknown := evaluation.n_unknown_labels):
@@ -334,13 +333,13 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
     if missed := _below("r2", finished.names, held_out, _NO_R2):
         yield Concern(
             f"Always predicting the mean is as good on held-out rows, by R2: {missed}.",
-            'Check scale first: columns in different units need "standard".',
+            'Columns in different units need `scale`="standard".',
         )
     if missed := _below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
         yield Concern(
             f"Less than half of the variance of the training rows is fitted, by R2: {missed}.",
             "Unless the rest is noise, try a smaller alpha, a larger basis, or another "
-            "width_factor.",
+            "`width_factor`.",
         )
 
 
@@ -365,13 +364,13 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
             continue
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
         yield Concern(
-            f"{name}={chosen:g} is the {side} that was tried.",
-            f"Give {beyond} values of {name} in a new run.",
+            f"`{name}`={chosen:g} is the {side} that was tried.",
+            f"Give {beyond} values of `{name}` in a new run.",
         )
     sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):
         yield Concern(
-            f"basis_size={params.basis_size} is the largest that was tried, and errors still fell.",
-            "Give a larger basis_size in a new run. Twice as many basis rows take four times as "
+            f"`basis_size`={max(sizes)} is the largest that was tried, and errors still fell.",
+            "Give a larger `basis_size` in a new run. Twice as many basis rows take four times as "
             "long.",
         )

@@ -379,8 +379,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     Log losses of the path are at the best temperature; those of the best penalty have biases too.
     """
     run = job.run
-    kind = sums_of(read_targets(run, job.dataset.n_targets))
-    kinds = {"": kind, FOLDS: FoldSums}
+    kinds = {"": sums_of(read_targets(run, job.dataset.n_targets)), FOLDS: FoldSums}
     reduction = judge_held_out(job, "validation", HeldOutPass, kinds, read_path_weights)
     sums: JudgedSums = read_total(run, reduction)
     tried, criterion = trials_of(run).ridges, sums.compared[0]
@@ -393,9 +392,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
             "Give larger `alphas`.",
         )
     folds: FoldSums = read_total(run, reduction, FOLDS)
-    figures = path[place] | {"fold_deviation": folds.deviation(place)}
+    spread = {"fold_deviation": folds.deviation(place)}
+    figures = path[place] | spread
     chosen = {name: figures.pop(name) for name in Ridge._fields}
-    logger.info("validation: %s", in_words(chosen | {criterion: figures[criterion]}))
+    logger.info("validation: %s", in_words({criterion: figures[criterion]} | spread | chosen))
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]

@@ -115,19 +115,19 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """Store the weights; return penalty, error and risk, and for numbers r^2 of training rows."""
     record = run_task(job.engine, _solve, job.run, label="weights")
     logger.info(
-        "weights: fitting error %(fitting_error).4f, spectral risk %(spectral_risk).3g", record
+        "weights: for the method: eps %(fitting_error).4f, gamma %(spectral_risk).3g", record
     )
     warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
     return record
 
 
 def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
-    """Warn if the system is so ill-conditioned that rounding decides much of the weights."""
+    """Warn if the system is so ill-conditioned that the weights have few correct digits."""
     if reciprocal_condition < ILL_CONDITIONED:
         warnings.warn(
             f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
-            f"{reciprocal_condition:.1e}: rounding decides much of the weights. Give a larger "
-            "alpha; 1e-13 is enough.",
+            f"{reciprocal_condition:.1e}, so rounding errors change most digits of the weights. "
+            "Give a larger alpha; 1e-13 is enough.",
             IllConditionedWarning,
             stacklevel=2,
         )

@@ -43,7 +43,10 @@ def test_concerns__no_better_than_guessing(tuned, altered):
     found = problems(run)
     assert found[0].startswith("The held-out error is 70.00 %; always predicting the largest")
     (concern, *_) = find_concerns(FinishedRun.of(run))
-    assert "--class-weight balanced" in concern.remedy
+    assert 'class_weight="balanced"' in concern.remedy
+    spelled, *_ = find_concerns(FinishedRun.of(run), lambda name: f"--{name.replace('_', '-')}")
+    assert "--scale standard" in spelled.remedy
+    assert "--class-weight balanced" in spelled.remedy
 
 
 def test_concerns__of_an_evaluation(fitted):

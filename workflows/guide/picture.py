@@ -19,8 +19,9 @@ from dask_nrbfn import NRBFNClassifier
 
 PAGES = Path(__file__).with_name("pages")
 
-# Side of a panel, the gap between two, and the height of the captions, in pixels.
-SIDE, GAP, CAPTION = 240, 40, 58
+# Side of a panel, the gap between two, the height of the captions, and the size of their letters,
+# in pixels: 12 on a phone, which shows the 800 pixels of the picture in 360.
+SIDE, GAP, CAPTION, LETTERS = 240, 40, 100, 27
 WIDTH, HEIGHT = 3 * SIDE + 2 * GAP, SIDE + CAPTION
 # The part of the plane that a panel shows.
 LEFT, RIGHT, LOW, HIGH = -1.6, 2.6, -1.5, 1.9
@@ -40,9 +41,9 @@ PALETTES = {
     "dark": Palette("#e4e7eb", "#7b8794", ("#3bc9db", "#ff922b"), ("#16343a", "#3d2a1c")),
 }
 CAPTIONS = (
-    ("1. Rows near a boundary", "become the basis"),
-    ("2. Every chunk adds to", "two small sums, on any worker"),
-    ("3. One solve gives", "the network"),
+    ("1. Rows near a", "boundary become", "the basis"),
+    ("2. Every chunk", "of rows adds to", "two small sums"),
+    ("3. One solve", "of these gives", "the network"),
 )
 
 
@@ -71,7 +72,7 @@ def picture(
     parts = []
     for n, (panel, caption) in enumerate(zip(panels, CAPTIONS, strict=True)):
         texts = [
-            text(SIDE / 2, SIDE + 24 + 20 * row, line, palette) for row, line in enumerate(caption)
+            text(SIDE / 2, SIDE + 30 * (row + 1), line, palette) for row, line in enumerate(caption)
         ]
         parts.append(f'<g transform="translate({n * (SIDE + GAP)} 0)">{panel}{"".join(texts)}</g>')
     parts += [arrow(n * (SIDE + GAP) - GAP + 8, palette) for n in (1, 2)]
@@ -126,8 +127,8 @@ def sums_panel(palette: Palette) -> str:
         shapes.append(f'<path d="{line}" fill="none" stroke="{palette.faint}" stroke-width="2"/>')
     shapes.append(box(146, 76, 74, 74, palette.ink, palette.classes[0], 0.3))
     shapes.append(box(146, 158, 74, 14, palette.ink, palette.classes[1], 0.3))
-    shapes.append(text(183, 119, "ΦᵀΦ", palette))
-    shapes.append(text(183, 190, "FᵀΦ", palette, size=13))
+    shapes.append(text(183, 122, "ΦᵀΦ", palette))
+    shapes.append(text(183, 197, "FᵀΦ", palette))
     return "".join(shapes)
 
 
@@ -153,7 +154,7 @@ def box(
     )
 
 
-def text(x: float, y: float, words: str, palette: Palette, size: int = 15) -> str:
+def text(x: float, y: float, words: str, palette: Palette, size: int = LETTERS) -> str:
     """Return a centred line of text."""
     return (
         f'<text x="{x}" y="{y}" font-size="{size}" fill="{palette.ink}" '
