@@ -56,9 +56,23 @@ FITS = {
     "l1": replace(PARAMS, kernel="laplace-l1", basis="random", basis_size=40),
     "laplacian": replace(PARAMS, kernel="laplacian"),
     "matern": replace(PARAMS, kernel="matern52", scale="standard", n_parts=2),
+    "alpha by held-out rows": replace(PARAMS, alpha="auto", basis="random", basis_size=40),
+    "components": replace(PARAMS, basis="random", basis_size=40, components=9),
+    "locality": replace(PARAMS, basis="random", basis_size=40, locality=0.1),
+    "prune": replace(PARAMS, basis="random", basis_size=40, features="plain", prune=20),
     "clusters": replace(
         PARAMS, scale="unit", basis="kmeans", basis_size=30, penalty="clusters", features="plain"
     ),
+}
+
+OF_SIZE = replace(PARAMS, basis="random", basis_size=40)
+QUICK = TuneParams(effort="quick", folds=2, alphas=(1e-4, 1e-3), width_factors=(0.5,))
+
+TUNINGS = {
+    "search": (PARAMS, replace(QUICK, scales=("learned", "unit"), kernels=("gaussian",))),
+    "kernel": (replace(OF_SIZE, features="plain", penalty="kernel"), QUICK),
+    "locality": (OF_SIZE, replace(QUICK, localities=(0.0, 0.1))),
+    "components": (OF_SIZE, replace(QUICK, components=(5, 9))),
 }
 
 
@@ -84,13 +98,17 @@ def fit_agrees(params, *, numbers=False):
     assert [run.stages["weights"]["device"] for run in runs] == ["gpu", "cpu"]
 
 
-def tuning_agrees():
-    """Sums of folds and neighbours are computed on the GPU, everything else on the CPU."""
-    X, y = spirals(300)
-    dataset = write_table(MemoryStore(), X, y)
-    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5,))
-    runs = [tune_dataset(dataset, MemoryStore(), PARAMS, tuning, each) for each in (GPU, CPU)]
+def tuning_agrees(params, tuning, *, numbers=False):
+    X, y = surfaces(300) if numbers else spirals(300)
+    own = {"target": y.reshape(len(y), -1)} if numbers else {"y": y}
+    dataset = write_table(MemoryStore(), X, **own)
+    runs = [tune_dataset(dataset, MemoryStore(), params, tuning, each) for each in (GPU, CPU)]
     scores_agree(X, *runs)
+    for stage in ("path", "validation"):
+        for found, wanted in zip(*(run.stages[stage]["path"] for run in runs), strict=True):
+            entries_agree(found, wanted, 1e-6)
+    found, wanted = (run.stages["validation"] for run in runs)
+    entries_agree(found["chosen"], wanted["chosen"], 0)
 
 
 NETWORKS = {
@@ -317,7 +335,8 @@ def memory_is_a_budget(allocate):
 CLAIMS = {
     **{f"fit, {name}": partial(fit_agrees, params) for name, params in FITS.items()},
     "fit of numbers": partial(fit_agrees, FITS["plain"], numbers=True),
-    "tuning": tuning_agrees,
+    **{f"tuning, {name}": partial(tuning_agrees, *each) for name, each in TUNINGS.items()},
+    "tuning of numbers": partial(tuning_agrees, *TUNINGS["kernel"], numbers=True),
     **{f"networks, {name}": partial(networks_agree, each) for name, each in NETWORKS.items()},
     "networks, numbers": partial(networks_agree, NETWORKS["plain"], numbers=True),
     "networks, sparse": partial(networks_agree, NETWORKS["classes"], sparse=True),

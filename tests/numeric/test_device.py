@@ -53,6 +53,13 @@ def test_networks__only_scores_and_weights_come_back(name, gpu):
     assert max(map(math.prod, gpu.downloads)) < 40 * 20 + 1
 
 
+def test_tuning__only_scores_and_weights_come_back(gpu):
+    claims.tuning_agrees(*claims.TUNINGS["kernel"])
+    of_basis = [shape for shape in gpu.downloads if len(shape) == 2 and shape[1] == 40]
+    assert of_basis
+    assert max(n_rows for n_rows, _ in of_basis) < 10
+
+
 def test_without_gpu__nothing_moves():
     X = np.ones((2, 3))
     assert device.to_device(X) is X
