@@ -94,12 +94,13 @@ class OutOfMemoryError(MemoryError):
 
 
 class StandInGpu(Gpu):
-    """Records the shapes of all copies to and from the host."""
+    """Records the shapes of all copies to and from the host, and counts factorizations."""
 
     errors, free_bytes, total_bytes = OutOfMemoryError, 2**30, 2**31
 
     def __init__(self):
         self.xp, self.downloads, self.uploads = _Module(), [], []
+        self.n_factors = 0
 
     def release(self):
         pass
@@ -124,6 +125,7 @@ class StandInGpu(Gpu):
         contiguous(sums)[...] += np.triu(contiguous(A).T @ contiguous(A))
 
     def factor(self, matrix):
+        self.n_factors += 1
         upper = np.triu(contiguous(matrix))
         try:
             factor = cholesky(upper + np.triu(upper, 1).T)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.held_out import sums_of
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import Rows
@@ -52,12 +53,12 @@ class SolvedCell(NamedTuple):
         """Return the solution of the sums of a cell, constant if alpha is NaN; None if singular."""
         if math.isnan(alpha):
             return cls.constant(moments)
-        system = RidgeSystem.of(moments, targets, normalized=normalized)
+        system = RidgeSystem.of(moments.on_device(), targets, normalized=normalized)
         (solution,) = replace(system, penalty=penalty).path([alpha], in_place=True)
         if solution is None:
             return None
         weights = solution.weights
-        fit = float(np.sum((weights @ system.gram) * weights))
+        fit = float(np.sum(times_symmetric(weights, system.gram) * weights))
         squares, trace = float(np.sum(weights**2)), float(np.trace(system.gram))
         return cls(
             weights,
@@ -213,7 +214,7 @@ def fit_cell(
         table.targets,
         alpha=entry["alpha"],
         normalized=features.normalized,
-        penalty=penalty_named(entry["penalty"]).of(lambda: features, shares),
+        penalty=penalty_named(entry["penalty"]).of(features.on_device, shares),
     )
     if solved is None:
         return _constant(table, n_folds)
@@ -275,7 +276,7 @@ def _choose(
     for _ in range(n_rounds):
         plain = replace(latest.network, normalized=False)
         features, _, moments = network_moments(seen, latest.scaling, plain, threads=threads)
-        system = RidgeSystem.of(moments, table.targets, normalized=False)
+        system = RidgeSystem.of(moments.on_device(), table.targets, normalized=False)
         (solution,) = system.path([_alpha(latest)], each=each, estimated=False)
         if solution is None:
             break

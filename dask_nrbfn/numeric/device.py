@@ -199,7 +199,7 @@ class Gpu:
     def download(self, array: Any) -> NDArray[Any]:
         """Return a copy on the host."""
         copy = np.empty(array.shape, array.dtype)
-        self._fetch(array.reshape(-1), copy.reshape(-1))
+        self._fetch(self.xp.ascontiguousarray(array).reshape(-1), copy.reshape(-1))
         return copy
 
     def _fetch(self, array: Any, copy: NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.cityblock import signed_sums
+from dask_nrbfn.numeric.device import beside, to_host
 from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
@@ -53,15 +54,17 @@ class GradientSums(RowSum):
         """
         if features.l1:
             return cls(_l1_squares(X, features, weights, row_weights, threads))
-        slopes, basis = features.slopes(X, threads=threads), features.basis
+        basis = features.basis
+        X, weights, row_weights = (beside(each, basis) for each in (X, weights, row_weights))
+        slopes = features.slopes(X, threads=threads)
         rows = X if features.scaling is None else features.scaling.apply(X)
-        squares = np.zeros(basis.shape[1])
+        squares = features.xp.zeros(basis.shape[1])
         for of_target in weights:
             products = slopes * of_target
             gradient = rows * products.sum(axis=1, keepdims=True) - products @ basis
             np.square(gradient, out=gradient)
             squares += gradient.sum(axis=0) if row_weights is None else row_weights @ gradient
-        return cls(squares)
+        return cls(to_host(squares))
 
 
 def _l1_squares(

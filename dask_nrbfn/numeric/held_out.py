@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.device import array_module, beside, gpu_of, to_host
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import Targets
@@ -23,6 +24,9 @@ INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 12 * _STEPS_OF_OCT
 
 # Scores whose log losses are computed together, 512 KiB: they stay in a core's cache.
 _STRIP_ELEMENTS = 2**16
+
+# The same on a GPU, 128 MiB: every strip starts a hundred kernels.
+_GPU_STRIP_ELEMENTS = 2**24
 
 # A row has scores of 0 if its activations of all kept basis functions are smaller than this.
 LEAST_ACTIVATION = 1e-200
@@ -53,7 +57,10 @@ class JudgedSums(RowSum, ABC):
     @classmethod
     @abstractmethod
     def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
-        """Return the sums of a block; targets (b,) are class codes or numbers, scores (b, A, q)."""
+        """Return the sums of a block; targets (b,) are class codes or numbers, scores (b, A, q).
+
+        Only the scores can be on a GPU.
+        """
 
     @staticmethod
     @abstractmethod
@@ -90,7 +97,7 @@ class LabelSums(JudgedSums):
     ) -> Self:
         """Return the sums of a block; targets (b,) are class codes, scores (b, A, K)."""
         confusion = _confusion(scores, targets, weights)
-        confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
+        confusion[~np.isfinite(to_host(scores.sum(axis=(0, 2))))] = np.nan
         return cls(confusion)
 
     @staticmethod
@@ -154,7 +161,8 @@ class HeldOutSums(LabelSums):
         """
         n_rows, n_models, n_classes = scores.shape
         log_losses = np.zeros((n_models, len(INVERSE_TEMPERATURES)))
-        size = max(1, _STRIP_ELEMENTS // (n_models * n_classes))
+        n_elements = _STRIP_ELEMENTS if gpu_of(scores) is None else _GPU_STRIP_ELEMENTS
+        size = max(1, n_elements // (n_models * n_classes))
         for start in range(0, n_rows, size):
             rows = slice(start, start + size)
             log_losses += _log_losses(
@@ -178,7 +186,7 @@ class HeldOutSums(LabelSums):
 def _confusion(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
     n_rows, n_models, n_classes = scores.shape
     cells = (np.arange(n_models) * n_classes + targets[:, None]) * n_classes
-    cells += scores.argmax(axis=2)
+    cells += to_host(scores.argmax(axis=2))
     of_cells = np.repeat(np.ones(n_rows) if weights is None else weights, n_models)
     confusion = np.bincount(cells.ravel(), of_cells, minlength=n_models * n_classes**2)
     return confusion.astype(np.float64).reshape(n_models, n_classes, n_classes)
@@ -186,17 +194,18 @@ def _confusion(scores: Floats, targets: NDArray[np.integer], weights: Floats | N
 
 def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
     """Return the sums of the log losses of some rows, float64 (A, T)."""
-    weights = np.ones(len(scores)) if weights is None else weights
+    weights = beside(np.ones(len(scores)) if weights is None else weights, scores)
     below = scores - scores.max(axis=2, keepdims=True)
-    own = np.take_along_axis(below, targets[:, None, None], axis=2)[:, :, 0]
-    log_losses = np.empty((scores.shape[1], len(INVERSE_TEMPERATURES)))
+    own = np.take_along_axis(below, beside(targets, scores)[:, None, None], axis=2)[:, :, 0]
+    log_losses = array_module(scores).empty((scores.shape[1], len(INVERSE_TEMPERATURES)))
     for first in range(_STEPS_OF_OCTAVE):
-        powers = np.exp(INVERSE_TEMPERATURES[first] * below)
+        powers = np.exp(float(INVERSE_TEMPERATURES[first]) * below)
         for place in range(first, len(INVERSE_TEMPERATURES), _STEPS_OF_OCTAVE):
-            losses = np.log(powers.sum(axis=2)) - INVERSE_TEMPERATURES[place] * own
+            losses = np.log(powers.sum(axis=2)) - float(INVERSE_TEMPERATURES[place]) * own
             log_losses[:, place] = weights @ losses
             np.square(powers, out=powers)
-    return log_losses
+    of_host: Floats = to_host(log_losses)
+    return of_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,10 +236,10 @@ class ResidualSums(JudgedSums):
         """
         if weights is None:
             weights = np.ones(len(targets))
-        residuals = scores - targets[:, None]
+        residuals, own = scores - beside(targets, scores)[:, None], beside(weights, scores)
         return cls(
-            np.tensordot(weights, residuals**2, axes=1),
-            np.tensordot(weights, np.abs(residuals), axes=1),
+            to_host(np.tensordot(own, residuals**2, axes=1)),
+            to_host(np.tensordot(own, np.abs(residuals), axes=1)),
             weights @ targets,
             weights @ targets**2,
             float(weights.sum()),
@@ -339,13 +348,16 @@ def held_out_scores(
     buffer: Floats | None = None,
     threads: int = 1,
 ) -> Floats:
-    """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to."""
+    """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to.
+
+    `rows` are those of `FoldWeights`. The scores are where the basis of the features is.
+    """
     products = features.weighted_sums(X, rows, squared=squared, buffer=buffer, threads=threads)
     n_models, n_targets = intercepts.shape
     scores = products[:, : n_models * n_targets].reshape(-1, n_models, n_targets)
     if features.normalized:
         scores = renormalized(scores, products[:, -n_models - 1 : -1, None], products[:, -1:, None])
-    return scores + intercepts
+    return scores + beside(intercepts, scores)  # type: ignore[no-any-return]
 
 
 def renormalized(scores: Floats, ones: Floats, kept: Floats) -> Floats:

@@ -72,7 +72,7 @@ def distances_in_place(exponents: Floats) -> Floats:
 
 GAUSSIAN = Kernel(
     width_factors=(0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0),
-    slope=lambda t: np.asarray(-0.5 * np.exp(-0.5 * t**2)),
+    slope=lambda t: -0.5 * np.exp(-0.5 * t**2),
 )
 """``exp(-t^2 / 2)``, the kernel of hu-nrbfn."""
 

@@ -136,11 +136,14 @@ class MomentSums:
         del self._gram, self._products, self._target_products
         gpu = gpu_of(gram)
         packed = pack_in_place(gram) if gpu is None else gpu.pack(gram)
-        return Moments(packed, to_host(products), target_products)
+        return Moments(packed, products, target_products)
 
     def arrays(self) -> tuple[Floats, Floats, Floats]:
-        """Return the upper triangle of the gram matrix, in a square, and the other sums."""
-        return self._gram, self._products, self._target_products
+        """Return the upper triangle of the gram matrix, in a square, and the other sums.
+
+        Only the gram matrix can be on a GPU.
+        """
+        return self._gram, to_host(self._products), self._target_products
 
 
 def check_moments(moments: Moments, total_weight: float, *, normalized: bool = True) -> None:

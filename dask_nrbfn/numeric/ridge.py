@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.device import beside
+from dask_nrbfn.numeric.device import beside, to_host
 from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
 from dask_nrbfn.numeric.products import (
     add_products,
@@ -72,7 +72,7 @@ class Locality(NamedTuple):
 
     def keep(self, kept: NDArray[np.bool_]) -> "Locality":
         """Return the locality of selected basis rows."""
-        return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
+        return self._replace(matrix=_among(self.matrix, kept))
 
     def factor(self, gram: Floats, penalty: Floats | None) -> float:
         """Return ``strength trace(gram) r / trace(R)`` of kept basis rows; 0 if R is 0."""
@@ -90,8 +90,8 @@ class RidgeSystem:
 
     gram (r, r) and cross (q, r) are ``Phi' Phi`` and ``T' Phi`` minus the means; `penalty` is P (r,
     r) or its diagonal, None for I; basis rows where it is infinite are left out, with weight 0.
-    `directions` (r, J) span the weights, only if P is I and without locality. Without these three
-    gram can be on a GPU; the other arrays are on the host.
+    `directions` (r, J) span the weights, only if P is I and without locality. gram and a full P can
+    be on a GPU; the other arrays are on the host.
 
     The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
     9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
@@ -267,12 +267,12 @@ class RidgeSystem:
         """Return the system of selected basis rows."""
         if kept.all():
             return self
-        penalty, block = self.penalty, np.ix_(kept, kept)
+        penalty = self.penalty
         if penalty is not None:
-            penalty = penalty[kept if penalty.ndim == 1 else block]
+            penalty = penalty[kept] if penalty.ndim == 1 else _among(penalty, kept)
         return replace(
             self,
-            gram=self.gram[block],
+            gram=_among(self.gram, kept),
             cross=self.cross[:, kept],
             activation_means=self.activation_means[kept],
             penalty=penalty,
@@ -301,6 +301,13 @@ class RidgeSolution:
         weights = np.zeros((len(self.weights), len(kept)))
         weights[:, kept] = self.weights
         return replace(self, weights=weights)
+
+
+def _among(matrix: Floats, kept: NDArray[np.bool_]) -> Floats:
+    """Return the kept rows and columns of a matrix (r, r)."""
+    places = beside(np.flatnonzero(kept), matrix)
+    found: Floats = matrix[places[:, None], places]
+    return found
 
 
 @contextmanager
@@ -343,8 +350,10 @@ def solve_components(
     m`` flops, and ``m^3 / 3`` for each factorization.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
-    inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
-    trace, pairs = np.trace(gram), zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
+    own = beside(Q, gram)
+    inner, within = to_host(row_products(row_products(own, gram), own)), row_products(cross, Q)
+    trace = float(np.trace(gram))
+    pairs = zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
     groups = groupby(pairs, key=lambda pair: pair[0])
 
     def solve(group: tuple[float, list[int]]) -> list[RidgeSolution | None]:
@@ -380,9 +389,9 @@ def _leading_solutions(
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
     """Return mu at alpha 1, ``trace(gram) r / trace(P)`` over basis rows that are not left out."""
-    diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
-    kept = np.isfinite(diagonal)
-    return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
+    diagonal = penalty if penalty.ndim == 1 else to_host(penalty.diagonal())
+    kept, own = np.isfinite(diagonal), to_host(gram.diagonal())
+    return float(own[kept].sum() * kept.sum() / diagonal[kept].sum())
 
 
 def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
@@ -390,7 +399,7 @@ def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
     if P.ndim == 2:
         for start in range(0, len(P), _ADDED_ROWS):
             rows = slice(start, start + _ADDED_ROWS)
-            ridge[rows] += factor * P[rows]
+            ridge[rows] += factor * beside(P[rows], ridge)
         return
     diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
     scaled = np.full(len(P), np.inf)

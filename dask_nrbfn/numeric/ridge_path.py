@@ -7,6 +7,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.held_out import FoldWeights
 from dask_nrbfn.numeric.penalties import Ridge as Ridge
@@ -37,7 +38,7 @@ def solve_all(
     are 0. Singular systems have NaN and None.
     """
     # Normalized activations sum to 1, so these are their products with a target of 1.
-    sums = np.where(kept, system.gram.sum(axis=1), 0.0)
+    sums = np.where(kept, to_host(system.gram.sum(axis=1)), 0.0)
     cross = np.vstack([system.cross, sums])
     weights = np.zeros((len(tried), len(cross), len(kept)))
     conditions: list[float | None] = [None] * len(tried)

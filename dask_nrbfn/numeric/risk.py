@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.ridge import JITTER, RidgeSystem, penalty_unit
 from dask_nrbfn.numeric.types import Floats
@@ -87,7 +88,8 @@ def spectral_bounds(
 def gram_eigenvalues(gram: Floats) -> Floats:
     """Return the ascending eigenvalues of a gram matrix, ``4 r^3 / 3`` flops and a copy of it."""
     # numpy releases the interpreter lock, scipy does not.
-    return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
+    eigenvalues: Floats = to_host(np.linalg.eigvalsh(gram))
+    return eigenvalues
 
 
 def _numerical_rank(eigenvalues: Floats) -> int:
@@ -141,10 +143,10 @@ class _Norms:
         elif penalty is not None:
             own, beside = np.sum((weights @ penalty) * weights), JITTER * squares
         if penalty is not None:
-            own *= penalty_unit(penalty, gram) / np.trace(gram)
+            own *= penalty_unit(penalty, gram) / float(np.trace(gram))
         if system.locality is not None:
             differences = np.sum((weights @ system.locality.matrix) * weights)
-            beside += system.locality.factor(gram, penalty) * differences / np.trace(gram)
+            beside += system.locality.factor(gram, penalty) * differences / float(np.trace(gram))
         return cls(residual, fit, squares, float(own), float(beside))
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:

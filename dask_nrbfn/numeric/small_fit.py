@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.device import array_module, beside, to_host
+from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
 from dask_nrbfn.numeric.gradients import GradientSums, feature_weights
 from dask_nrbfn.numeric.held_out import (
     FoldWeights,
@@ -19,7 +20,7 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.kernels import kernel_named
-from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place, pack_in_place
+from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
@@ -30,7 +31,7 @@ from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
 # Maximum number of distances that all networks share, 128 MiB. For more rows each network computes
-# its own distances.
+# its own distances. As many values of rows stay on a GPU.
 _SHARED_ELEMENTS = 2**24
 
 # Repeated and constant columns make the system of a linear model singular.
@@ -170,7 +171,8 @@ def try_networks(
 
     The distances are computed once, unless rows are scored, the sums over rows once for each
     network, and one factorization for each fold and ridge: ``n r^2`` flops, and
-    ``r^3 / 3 + 2 n q r / folds`` for each.
+    ``r^3 / 3 + 2 n q r / folds`` for each. All of these run on the GPU of the task, if it has one;
+    the results are on the host.
     """
     judging = _Judging(
         table, scaling, networks[0].l1, held_out, threads=threads, shares_distances=not scored
@@ -198,8 +200,8 @@ def network_moments(
     """Return the sums over all rows from which a network without eigenfunctions is solved."""
     judging = _Judging(table, scaling, network.l1, (), threads=threads, shares_distances=False)
     features = judging.features(network)
-    ((gram, *others),) = judging.sums_of_groups(features)
-    return NetworkMoments(features, judging.shares, Moments(pack_in_place(gram), *others))
+    (sums,) = judging.sums_of_groups(features.on_device())
+    return NetworkMoments(features, judging.shares, sums.moments())
 
 
 def learned_root(
@@ -214,6 +216,8 @@ def learned_root(
     root = None if scaling is None else scaling.root
     root = np.ones(table.X.shape[1]) if root is None else root
     total = GradientSums.zeros(len(root))
+    # The derivatives of l1 distances are compiled for the CPU.
+    features = features if features.l1 else features.on_device()
     for rows in table.blocks(slice(0, table.X.shape[0])):
         total += GradientSums.from_block(
             table.X[rows], features, of_targets, row_weights=table.weights[rows], threads=threads
@@ -224,7 +228,8 @@ def learned_root(
 class _Judging:
     """Arrays that networks with the same rows, basis, scaling and distances share.
 
-    Rows are in groups: one for each held-out fold, and the last group for all other folds.
+    Rows are in groups: one for each held-out fold, and the last group for all other folds. On
+    a GPU the gram matrices stay there, and so do the distances and up to 128 MiB of rows.
     """
 
     def __init__(
@@ -248,14 +253,18 @@ class _Judging:
         self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
         self._basis = scaling.apply(table.basis)
-        distances = BasisDistances.from_basis(self._basis, scaling, l1=l1)
+        basis, own = placed(float_rows(self._basis), scaling)
+        self._xp, distances = array_module(basis), BasisDistances.from_basis(basis, own, l1=l1)
         self._mean_distance, self.shares = self._spread(distances)
         self._squared: Floats | None = None
-        n_rows, r = self._table.X.shape[0], self._basis.shape[0]
+        (n_rows, p), r = self._table.X.shape, basis.shape[0]
+        self._X = self._table.X
+        if n_rows * p <= _SHARED_ELEMENTS:
+            self._X = beside(self._X, basis)
         if shares_distances and n_rows * r <= _SHARED_ELEMENTS:
-            self._squared = np.empty((n_rows, r))
+            self._squared = self._xp.empty((n_rows, r))
             for rows in self._table.blocks(slice(0, n_rows)):
-                distances.squared(self._table.X[rows], out=self._squared[rows], threads=threads)
+                distances.squared(self._X[rows], out=self._squared[rows], threads=threads)
 
     def _spread(self, distances: BasisDistances) -> tuple[float, Floats]:
         """Return the mean distance from the basis, and the shares of its clusters, (r,)."""
@@ -274,7 +283,7 @@ class _Judging:
         return mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight
 
     def features(self, network: SmallNetwork) -> RadialFeatures:
-        """Return the radial basis functions of a network."""
+        """Return the radial basis functions of a network, on the host."""
         return RadialFeatures.from_basis(
             self._basis,
             network.width_factor * self._mean_distance,
@@ -286,8 +295,8 @@ class _Judging:
     def scores(self, features: RadialFeatures, of_folds: list[FoldWeights]) -> Floats:
         """Return the scores (n, q) of held-out rows, in the order of the table; NaN for others."""
         held_out = np.full((len(self._order), self._table.targets.n_targets), np.nan)
-        for rows, scores, _ in self._held_out(features, of_folds):
-            held_out[self._order[rows]] = scores[:, 0]
+        for rows, scores, _ in self._held_out(features.on_device(), of_folds):
+            held_out[self._order[rows]] = to_host(scores[:, 0])
         return held_out
 
     def best(
@@ -295,13 +304,14 @@ class _Judging:
     ) -> tuple[Entry, RadialFeatures, list[FoldWeights]]:
         """Return the best ridge of a network and its figures, and its weights for each fold."""
         features = self.features(network)
+        own = features.on_device()
         of_folds = [
             self._solve(features, sums, kept, network.ridges, n_components)
-            for sums, kept in zip(self._seen_sums(features), self._kept, strict=True)
+            for sums, kept in zip(self._seen_sums(own), self._kept, strict=True)
         ]
         calibrated = sums_of(self._table.targets)
         kind = LabelSums if calibrated is HeldOutSums and not smoothly else calibrated
-        judged = self._judge(features, of_folds, kind)
+        judged = self._judge(own, of_folds, kind)
         criterion = kind.smooth if smoothly else kind.compared[0]
         entries = [
             {**ridge._asdict(), **judged.figures(place)}
@@ -313,10 +323,10 @@ class _Judging:
         chosen = [weights.at(place) for weights in of_folds]
         if kind is calibrated:
             return entries[place], features, chosen
-        figures = self._judge(features, chosen, calibrated).figures(0)
+        figures = self._judge(own, chosen, calibrated).figures(0)
         return {**network.ridges[place]._asdict(), **figures}, features, chosen
 
-    def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
+    def sums_of_groups(self, features: RadialFeatures) -> list[MomentSums]:
         """Return the sums over each group of training rows."""
         # The rows of a single held-out fold are not summed, so nothing is subtracted either.
         groups = self._groups if len(self._kept) > 1 else self._groups[-1:]
@@ -324,7 +334,7 @@ class _Judging:
 
     def _seen_sums(self, features: RadialFeatures) -> Iterator[list[Floats]]:
         """Yield the sums of the rows outside each fold that is held out."""
-        of_groups = self.sums_of_groups(features)
+        of_groups = [list(sums.arrays()) for sums in self.sums_of_groups(features)]
         if len(of_groups) == 1:
             yield of_groups[0]
             return
@@ -332,23 +342,23 @@ class _Judging:
         for own in of_groups[:-1]:
             yield [all_rows - held_out for all_rows, held_out in zip(total, own, strict=True)]
 
-    def _sums(self, features: RadialFeatures, group: slice) -> list[Floats]:
-        table, r = self._table, features.n_basis
-        sums = MomentSums(r, table.targets.n_targets)
-        buffer = np.empty((min(table.block_rows, group.stop - group.start), r))
+    def _sums(self, features: RadialFeatures, group: slice) -> MomentSums:
+        table, r, xp = self._table, features.n_basis, features.xp
+        sums = MomentSums(r, table.targets.n_targets, xp=xp)
+        buffer = xp.empty((min(table.block_rows, group.stop - group.start), r))
         for rows in table.blocks(group):
             factors = np.sqrt(table.weights[rows])
-            Phi = features.activations(
-                table.X[rows],
-                factors=factors,
-                squared=self._squared_of(rows),
-                out=buffer[: rows.stop - rows.start],
-            )
+            X, squared = self._placed(features, rows)
+            out = buffer[: rows.stop - rows.start]
+            Phi = features.activations(X, factors=factors, squared=squared, out=out)
             sums.add(Phi, table.targets.bordered(table.y[rows], factors))
-        return list(sums.arrays())
+        return sums
 
-    def _squared_of(self, rows: slice) -> Floats | None:
-        return None if self._squared is None else self._squared[rows]
+    def _placed(self, features: RadialFeatures, rows: slice) -> tuple[Rows, Floats | None]:
+        """Return rows where the features are, and their squared distances if they are there too."""
+        if features.xp is not self._xp:
+            return self._table.X[rows], None
+        return self._X[rows], None if self._squared is None else self._squared[rows]
 
     def _solve(
         self,
@@ -366,7 +376,7 @@ class _Judging:
         )
 
         def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
-            penalty = penalty_named(ridge.penalty).of(lambda: features, self.shares)
+            penalty = penalty_named(ridge.penalty).of(features.on_device, self.shares)
             return replace(system, penalty=penalty)
 
         return solve_all(
@@ -391,20 +401,21 @@ class _Judging:
         self, features: RadialFeatures, of_folds: list[FoldWeights]
     ) -> Iterator[tuple[slice, Floats, NDArray[Any]]]:
         """Yield held-out rows, their scores by networks fitted without them, and their targets."""
-        table, r = self._table, features.n_basis
-        buffer = np.empty((0, r))
+        table, r, xp = self._table, features.n_basis, features.xp
+        buffer = xp.empty((0, r))
         for weights, group in zip(of_folds, self._groups, strict=False):
-            weight_rows = weights.rows
+            weight_rows = beside(weights.rows, features.basis)
             for rows in table.blocks(group):
                 n_rows = rows.stop - rows.start
                 if len(buffer) < n_rows:
-                    buffer = np.empty((n_rows, r))
+                    buffer = xp.empty((n_rows, r))
+                X, squared = self._placed(features, rows)
                 scores = held_out_scores(
                     features,
-                    table.X[rows],
+                    X,
                     weight_rows,
                     weights.intercepts,
-                    squared=self._squared_of(rows),
+                    squared=squared,
                     buffer=buffer[:n_rows],
                 )
                 yield rows, scores, table.targets.shifted(table.y[rows])

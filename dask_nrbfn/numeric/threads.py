@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from dask_nrbfn.numeric.device import active_gpu
+
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
@@ -49,8 +51,11 @@ _BESIDE_BYTES = 2**28
 
 
 def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
-    """Return `side_by_side` for steps that hold so many bytes each; large steps use all threads."""
-    at_once = 1 + _BESIDE_BYTES // step_bytes
+    """Return `side_by_side` for steps that hold so many bytes each; large steps use all threads.
+
+    The steps of a task on a GPU run one after another, because only its own thread uses the GPU.
+    """
+    at_once = 1 if active_gpu() else 1 + _BESIDE_BYTES // step_bytes
     return partial(side_by_side, at_once=at_once) if at_once > 1 else map
 
 

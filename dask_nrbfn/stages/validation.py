@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.calibration import (
     ScoreDraw,
     fit_calibration,
 )
+from dask_nrbfn.numeric.device import beside, to_host
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import FoldedBlock, folds_of_numbers
 from dask_nrbfn.numeric.held_out import (
@@ -60,6 +61,7 @@ from dask_nrbfn.stages.moments import (
     read_shares,
     read_system,
     read_targets,
+    rows_of_block,
 )
 from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words, known
 from dask_nrbfn.storage.array import write_array
@@ -137,11 +139,11 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     tried, penalize = trials_of(run).ridges, partial(penalized_system, run)
-    moments = read_moments(run, without=fold)
-    system = read_system(run, moments)
+    system = read_system(run, read_moments(run, without=fold).on_device())
+    every = np.ones(len(system.gram), dtype=np.bool_)
     solved, conditions = solve_all(
         system,
-        np.ones(moments.n_basis, dtype=np.bool_) if fold is None else kept_basis(run, fold),
+        every if fold is None else kept_basis(run, fold),
         tried=tried,
         penalize=penalize,
         directions_of=lambda kept: (
@@ -149,7 +151,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             if kept.all()
             else directions_among(read_features(run), kept, most_components(run))
         ),
-        each=each_system(moments.n_basis, spans=any(each.components for each in tried)),
+        each=each_system(len(every), spans=any(each.components for each in tried)),
         estimated=fold is None,
     )
     path = []
@@ -248,16 +250,16 @@ class HeldOutPass:
         n_targets: int,
         weights_of: WeightsOf,
     ) -> None:
-        self._features, self._threads = read_features(run), blas_threads()
+        self._features, self._threads = read_features(run).on_device(), blas_threads()
         held_out: list[int | None] = [*run.held_out_folds] or [None]
-        n_rows, n_basis = block_rows(self._features.n_basis), self._features.n_basis
-        self.reading = folded_reading(run, judged, n_rows, codes_in_model)
+        basis = self._features.basis
+        self.reading = folded_reading(run, judged, rows_of_block(basis), codes_in_model)
         self._targets = read_targets(run, n_targets)
         of_folds = [weights_of(run, fold) for fold in held_out]
-        self._of_folds = [(each.rows, each.intercepts) for each in of_folds]
-        self._buffer = np.empty((min(n_rows, stop - start), n_basis))
-        n_models = len(of_folds[0].weights)
-        self._sums: JudgedSums = sums_of(self._targets).zeros(n_models, n_targets)
+        self._of_folds = [(beside(each.rows, basis), each.intercepts) for each in of_folds]
+        shape = min(self.reading.block_rows, stop - start), basis.shape[0]
+        self._buffer = self._features.xp.empty(shape)
+        self._sums: JudgedSums = sums_of(self._targets).zeros(len(of_folds[0].ones), n_targets)
         shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
         self._errors, self._totals = map(np.zeros, shapes)
         self._n_rows = 0
@@ -314,7 +316,8 @@ class _DrawPass(HeldOutPass):
             own = None if block.weights is None else block.weights[rows]
             codes = block.targets[rows]
             self._labels += LabelSums.from_block(scores, codes, own)
-            self._draws += self._drawn.take(block.numbers[rows], scores[:, 0], codes, own)
+            taken = to_host(scores[:, 0])
+            self._draws += self._drawn.take(block.numbers[rows], taken, codes, own)
 
     def sums(self) -> Sums:
         """Return the drawn rows, and the sums of the labels."""

@@ -135,11 +135,8 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
 
 def _solve(run: Run) -> dict[str, Any]:
     chosen, moments = Ridge.in_params(run.chosen_params), read_moments(run)
-    plain = chosen == Ridge("weights", chosen.alpha) and run.chosen_params.prune is None
     solves, alpha = run.tuning is None or run.chooses_alpha, chosen.alpha
-    if plain and solves:
-        moments = moments.on_device()
-    system = full_system(run, moments).at(read_places(run))
+    system = full_system(run, moments.on_device() if solves else moments).at(read_places(run))
     if solves:
         larger = [] if run.tuning is None else [a for a in run.tuning.alphas if a > alpha]
         alpha, solution = _solve_first(system, [alpha, *sorted(larger)])

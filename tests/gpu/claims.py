@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import zarr
+from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
@@ -15,8 +16,10 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.numeric import device
+from dask_nrbfn.numeric.cell_solution import fit_cell
 from dask_nrbfn.numeric.distances import BasisDistances, placed
 from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.products import (
     factor_in_place,
     frobenius_norm,
@@ -26,7 +29,14 @@ from dask_nrbfn.numeric.products import (
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.small_fit import (
+    SmallNetwork,
+    SmallTable,
+    learned_root,
+    network_moments,
+    try_networks,
+)
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
@@ -36,6 +46,8 @@ from tests.tables import spirals, surfaces, write_table
 PARAMS = FitParams(alpha=1e-4, n_neighbors=6, random_state=1)
 CPU, GPU = InlineEngine(), InlineEngine(device="gpu")
 
+RIDGES = tuple(Ridge("weights", alpha) for alpha in (1e-3, 1e-5))
+
 FITS = {
     "neighbours of all rows": PARAMS,
     "neighbours of candidates": replace(PARAMS, candidates=150),
@@ -44,9 +56,23 @@ FITS = {
     "l1": replace(PARAMS, kernel="laplace-l1", basis="random", basis_size=40),
     "laplacian": replace(PARAMS, kernel="laplacian"),
     "matern": replace(PARAMS, kernel="matern52", scale="standard", n_parts=2),
+    "alpha by held-out rows": replace(PARAMS, alpha="auto", basis="random", basis_size=40),
+    "components": replace(PARAMS, basis="random", basis_size=40, components=9),
+    "locality": replace(PARAMS, basis="random", basis_size=40, locality=0.1),
+    "prune": replace(PARAMS, basis="random", basis_size=40, features="plain", prune=20),
     "clusters": replace(
         PARAMS, scale="unit", basis="kmeans", basis_size=30, penalty="clusters", features="plain"
     ),
+}
+
+OF_SIZE = replace(PARAMS, basis="random", basis_size=40)
+QUICK = TuneParams(effort="quick", folds=2, alphas=(1e-4, 1e-3), width_factors=(0.5,))
+
+TUNINGS = {
+    "search": (PARAMS, replace(QUICK, scales=("learned", "unit"), kernels=("gaussian",))),
+    "kernel": (replace(OF_SIZE, features="plain", penalty="kernel"), QUICK),
+    "locality": (OF_SIZE, replace(QUICK, localities=(0.0, 0.1))),
+    "components": (OF_SIZE, replace(QUICK, components=(5, 9))),
 }
 
 
@@ -72,13 +98,94 @@ def fit_agrees(params, *, numbers=False):
     assert [run.stages["weights"]["device"] for run in runs] == ["gpu", "cpu"]
 
 
-def tuning_agrees():
-    """Sums of folds and neighbours are computed on the GPU, everything else on the CPU."""
-    X, y = spirals(300)
-    dataset = write_table(MemoryStore(), X, y)
-    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5,))
-    runs = [tune_dataset(dataset, MemoryStore(), PARAMS, tuning, each) for each in (GPU, CPU)]
+def tuning_agrees(params, tuning, *, numbers=False):
+    X, y = surfaces(300) if numbers else spirals(300)
+    own = {"target": y.reshape(len(y), -1)} if numbers else {"y": y}
+    dataset = write_table(MemoryStore(), X, **own)
+    runs = [tune_dataset(dataset, MemoryStore(), params, tuning, each) for each in (GPU, CPU)]
     scores_agree(X, *runs)
+    for stage in ("path", "validation"):
+        for found, wanted in zip(*(run.stages[stage]["path"] for run in runs), strict=True):
+            entries_agree(found, wanted, 1e-6)
+    found, wanted = (run.stages["validation"] for run in runs)
+    entries_agree(found["chosen"], wanted["chosen"], 0)
+
+
+NETWORKS = {
+    "classes": SmallNetwork("gaussian", 0.4, True, RIDGES),
+    "plain": SmallNetwork("matern32", 0.8, False, RIDGES),
+    "l1": SmallNetwork("laplace-l1", 0.4, True, RIDGES),
+    "kernel": SmallNetwork(
+        "gaussian", 0.5, False, tuple(r._replace(penalty="kernel") for r in RIDGES)
+    ),
+    "clusters": SmallNetwork(
+        "gaussian", 0.5, False, tuple(r._replace(penalty="clusters") for r in RIDGES)
+    ),
+    "components": SmallNetwork(
+        "gaussian",
+        0.5,
+        True,
+        tuple(r._replace(components=size) for r in RIDGES for size in (5, 20)),
+    ),
+    # The basis rows lie more than 362 widths apart, so the features stay on the host.
+    "far apart": SmallNetwork("gaussian", 1e-3, True, RIDGES),
+}
+
+
+def small_table(*, numbers=False, sparse=False):
+    X, y = surfaces(200) if numbers else spirals(200)
+    targets = NumberTargets(y.mean(axis=0)) if numbers else ClassTargets(3)
+    rng, folds = np.random.default_rng(7), np.arange(200) % 5
+    weights, rows = rng.random(200) + 0.5, csr_array(X) if sparse else X
+    basis, of_basis = X[:40], folds[:40]
+    return SmallTable(rows, y, targets, weights, folds, basis, of_basis, rows, weights, 64)
+
+
+def entries_agree(found, wanted, tolerance):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        exact = value is None or isinstance(value, str)
+        assert found[name] == (value if exact else pytest.approx(value, rel=tolerance)), name
+
+
+def networks_agree(network, *, numbers=False, sparse=False, smoothly=False, held_out=(0, 2)):
+    """The entries, weights of the folds and held-out scores, and the next column weights."""
+    table = small_table(numbers=numbers, sparse=sparse)
+    statistics = ColumnStatistics.from_block(table.basis)
+    scaling = Scaling.from_statistics("standard", statistics, centred=not sparse)
+    options = {"held_out": held_out, "smoothly": smoothly, "n_components": 20}
+
+    def compute():
+        (tried,) = try_networks(table, scaling, [network], scored=True, **options)
+        (again,) = try_networks(table, scaling, [network], **options)
+        entries_agree(again.entry, tried.entry, 1e-9)
+        root = np.ones(1)
+        if not (network.normalized or sparse):
+            root = learned_root(table, tried.features, tried.of_folds[0].weights[0])
+        sums = network_moments(table, scaling, network).moments.arrays()
+        return tried, {"root": root, "scores": np.nan_to_num(tried.scores), **sums}
+
+    (found, arrays), (wanted, expected) = device.on_gpu(compute), compute()
+    entries_agree(found.entry, wanted.entry, 1e-7)
+    for own, other in zip(found.of_folds, wanted.of_folds, strict=True):
+        assert np.array_equal(own.kept, other.kept)
+    for name, values in expected.items():
+        agrees(arrays[name], values, 1e-8)
+
+
+def cell_agrees():
+    table, folds = small_table(), 5
+    network = replace(NETWORKS["plain"], ridges=RIDGES)
+    scaling = Scaling.from_statistics("standard", ColumnStatistics.from_block(table.X))
+
+    def compute():
+        return fit_cell(table, scaling, network, n_folds=folds, n_rounds=1)
+
+    found, wanted = device.on_gpu(compute), compute()
+    assert found.width_factor == wanted.width_factor
+    for name in ("root", "held_out"):
+        agrees(getattr(found, name), getattr(wanted, name), 1e-8)
+    agrees(found.solved.weights, wanted.solved.weights, 1e-7)
 
 
 def predictions_agree():
@@ -228,7 +335,14 @@ def memory_is_a_budget(allocate):
 CLAIMS = {
     **{f"fit, {name}": partial(fit_agrees, params) for name, params in FITS.items()},
     "fit of numbers": partial(fit_agrees, FITS["plain"], numbers=True),
-    "tuning": tuning_agrees,
+    **{f"tuning, {name}": partial(tuning_agrees, *each) for name, each in TUNINGS.items()},
+    "tuning of numbers": partial(tuning_agrees, *TUNINGS["kernel"], numbers=True),
+    **{f"networks, {name}": partial(networks_agree, each) for name, each in NETWORKS.items()},
+    "networks, numbers": partial(networks_agree, NETWORKS["plain"], numbers=True),
+    "networks, sparse": partial(networks_agree, NETWORKS["classes"], sparse=True),
+    "networks, smoothly": partial(networks_agree, NETWORKS["classes"], smoothly=True),
+    "networks, one fold": partial(networks_agree, NETWORKS["classes"], held_out=(1,)),
+    "cell": cell_agrees,
     "predictions": predictions_agree,
     **{
         f"neighbours, {kind}": partial(neighbours_agree, kind)

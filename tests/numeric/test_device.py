@@ -1,3 +1,4 @@
+import math
 import sys
 
 import numpy as np
@@ -39,6 +40,24 @@ def test_moments__only_sums_come_back(gpu):
     claims.fit_agrees(claims.FITS["plain"])
     # Parts of gram, the products of targets, weights, and scores (b, K) of new rows.
     assert not [shape for shape in gpu.downloads if shape[0] > 40]
+
+
+@pytest.mark.parametrize("name", ["classes", "kernel", "clusters", "components"])
+def test_networks__only_scores_and_weights_come_back(name, gpu):
+    network = claims.NETWORKS[name]
+    claims.networks_agree(network)
+    # Twice each ridge and fold. Eigenfunctions are small systems, which the CPU solves.
+    assert gpu.n_factors >= (0 if name == "components" else 2 * 2 * len(network.ridges))
+    assert (200, 4) in gpu.uploads
+    # Not a block of activations (64, 40), nor a gram matrix; the kernel stays there too.
+    assert max(map(math.prod, gpu.downloads)) < 40 * 20 + 1
+
+
+def test_tuning__only_scores_and_weights_come_back(gpu):
+    claims.tuning_agrees(*claims.TUNINGS["kernel"])
+    of_basis = [shape for shape in gpu.downloads if len(shape) == 2 and shape[1] == 40]
+    assert of_basis
+    assert max(n_rows for n_rows, _ in of_basis) < 10
 
 
 def test_without_gpu__nothing_moves():
