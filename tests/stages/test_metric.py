@@ -121,6 +121,6 @@ def test_metric__a_quick_tuning_learns_once_unless_asked():
 def test_metric__a_tuning_says_how_long_it_still_takes_after_its_search(caplog):
     X, y = spirals(300)
     tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5, 1.0))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
         fit(X, y, FitParams(basis="random", basis_size=20), tuning=tuning)
     assert "s more expected" in caplog.text
