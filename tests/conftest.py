@@ -19,7 +19,7 @@ from dask_nrbfn.storage.run import Run
 # What the extra `ci` brings: packages that take longer to install than the tests to run.
 CI_PACKAGES = (
     *("check_jsonschema", "dask_kubernetes", "datasets", "kubernetes_validate"),
-    *("mkdocs_click", "mkdocstrings", "moto", "prefect", "s3fs"),
+    *("mkdocstrings", "moto", "prefect", "s3fs"),
 )
 
 # A busy machine is no defect.

@@ -127,7 +127,7 @@ def evaluate_dataset(
 
     Parameters
     ----------
-    model, dataset, engine, clip
+    model, dataset, engine, clip : as in predict_dataset
         See `predict_dataset`.
 
     Raises

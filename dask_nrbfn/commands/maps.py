@@ -50,7 +50,7 @@ def predict_scene(
 
     Parameters
     ----------
-    model, engine
+    model, engine : as in predict_dataset
         See `predict_dataset`.
     scene : Location
         A Zarr group, a netCDF file, or another format of xarray.

@@ -275,7 +275,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        path, dtype, overwrite
+        path, dtype, overwrite : as in export_onnx
             See `export_onnx`.
         """
         check_is_fitted(self)

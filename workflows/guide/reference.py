@@ -7,12 +7,16 @@ returns. `mkdocs build --strict -f workflows/guide/mkdocs.yml` runs it.
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
+import click
+
 import dask_nrbfn
 from dask_nrbfn import errors
-from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.cli import COMMANDS
+from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
 from dask_nrbfn.sources.formats import FORMATS
 
@@ -26,7 +30,17 @@ ROOMS = {
     "Errors": ("errors",),
 }
 
+# Groups of the options of a command; the others are about its rows and its output.
+GROUPS: dict[str, Iterable[str]] = {
+    "Columns of a table": FORMATS["text"].options[4:],
+    "What is tried": TuneParams.options().keys() - FitParams.options().keys(),
+    "The network": {**FitParams.options(), **FitLimits.options()},
+    "Workers and memory": EngineOptions.options(),
+}
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+PYTHON = Path(__file__).with_name("pages") / "reference/python.md"
+PUBLIC = {name: getattr(dask_nrbfn, name) for name in dask_nrbfn.__all__}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -57,6 +71,28 @@ def options_of(*kinds: type[Params]) -> str:
             spelled = f"`--{name.replace('_', '-')}`"
             rows.append((spelled, default, option.allowed, option.help))
     return table(["option", "default", "values", "effect"], rows)
+
+
+def command(each: click.Command) -> str:
+    """Return the usage and the help of a command, and tables of its options in groups."""
+    usage = each.get_usage(click.Context(each, info_name=f"dask-nrbfn {each.name}"))
+    texts = [f"```text\n{usage.removeprefix('Usage: ')}\n```", str(each.help)]
+    groups: dict[str, list[tuple[str, str, str]]] = {"Rows and output": []}
+    for option in each.params:
+        if isinstance(option, click.Option) and not option.hidden:
+            own = (group for group, names in GROUPS.items() if option.name in names)
+            groups.setdefault(next(own, "Rows and output"), []).append(option_row(option))
+    for group, rows in groups.items():
+        texts += [f"**{group}**", table(["option", "default", "effect"], rows)]
+    return "\n\n".join([*texts, each.epilog or ""])
+
+
+def option_row(option: click.Option) -> tuple[str, str, str]:
+    """Return an option with its values, its default and its effect."""
+    text, _, default = escape(option.help or "", quote=False).partition("  [default: ")
+    values = option.type.choices if isinstance(option.type, click.Choice) else [option.metavar]
+    shown = " ".join([option.opts[0], *([] if option.is_flag else ["|".join(map(str, values))])])
+    return f"`{shown}`", default.removesuffix("]"), text
 
 
 def notebook(name: str) -> str:
@@ -93,37 +129,31 @@ def formats() -> str:
 def exit_codes() -> str:
     """Return a table of the errors that end a command with the code of what a user can correct."""
     kinds = [
-        kind
+        (f"`{kind.__name__}`", f"`{kind.__bases__[-1].__name__}`", str(kind.__doc__).split("\n")[0])
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.NRBFNError)
-    ]
-    rows = (
-        (f"`{kind.__name__}`", f"`{kind.__bases__[-1].__name__}`", first_line(kind), EXIT_MENDABLE)
-        for kind in kinds
         if kind is not errors.NRBFNError
-    )
-    return table(["error", "is also", "meaning", "exit code"], (map(str, row) for row in rows))
+    ]
+    return table(["error", "is also", "meaning"], kinds)
 
 
 def python() -> str:
-    """Return the public names of the package, for mkdocstrings."""
-    return "\n\n".join(_python())
-
-
-def _python() -> Iterator[str]:
-    names = {name: getattr(dask_nrbfn, name) for name in dask_nrbfn.__all__}
-    rooms = {name: thing.__module__.split(".")[1] for name, thing in names.items()}
+    """Return the public names of the package that have no example of their own."""
+    rooms = {name: each.__module__.split(".")[1] for name, each in PUBLIC.items()}
     assert set(rooms.values()) <= {room for rooms_of in ROOMS.values() for room in rooms_of}
+    first, texts = re.findall(r"^\{\{ (\w+) \}\}$", PYTHON.read_text(), re.MULTILINE), []
     for heading, rooms_of in ROOMS.items():
-        yield f"## {heading}"
-        for name, thing in names.items():
-            if rooms[name] in rooms_of:
-                yield f"::: {thing.__module__}.{name}"
+        own = [name for name, room in rooms.items() if room in rooms_of and name not in first]
+        texts += [f"## {heading}", *map(entry, own)] if own else []
+    return "\n\n".join(texts)
 
 
-def first_line(thing: Any) -> str:
-    """Return the first line of a docstring."""
-    return (thing.__doc__ or "").strip().partition("\n")[0]
+def entry(name: str, *, examples: str = "true") -> str:
+    """Return a public name with its methods and properties, for mkdocstrings."""
+    own = [(each, getattr(PUBLIC[name], each)) for each in dir(PUBLIC[name]) if each[0] != "_"]
+    shown = ", ".join(each for each, v in own if callable(v) or hasattr(v, "__get__"))
+    options = f"{{members: [{shown}], show_docstring_examples: {examples}}}"
+    return f"::: {PUBLIC[name].__module__}.{name}\n    options: {options}"
 
 
 PARTS = {
@@ -132,5 +162,7 @@ PARTS = {
     "formats": formats,
     "exit_codes": exit_codes,
     "python": python,
+    **{each.name: partial(command, each) for each in COMMANDS},
+    **{name: partial(entry, name, examples="false") for name in PUBLIC},
     **{f"notebook_{path.stem}": partial(notebook, path.stem) for path in NOTEBOOKS.glob("*.py")},
 }
