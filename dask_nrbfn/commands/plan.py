@@ -161,7 +161,7 @@ def plan_on_options(
     runs = options.scheduler or options.scheduler_file
     with connect(options) if runs else nullcontext(describe_engine(options)) as engine:
         given = given or measure_rates(replace(context, engine=engine))
-        # Without a scheduler the rates are those of the CPU: the GPU need not exist.
+        # Not before: the GPU of a plan need not exist.
         engine.device = options.device
         return plan_fit(rows, params, engine, given, tuning)
 
