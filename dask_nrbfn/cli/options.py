@@ -138,11 +138,8 @@ def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.
     ]
 
 
-WITH_DEVICE = params(EngineOptions)
-"""The options of commands that can use a GPU."""
-
-ENGINE = params(EngineOptions, leave_out=("device",))
-"""The options of other commands that run tasks."""
+ENGINE = params(EngineOptions)
+"""The options of commands that run tasks."""
 
 
 def command(

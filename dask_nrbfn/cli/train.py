@@ -7,7 +7,7 @@ import click
 
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import ENGINE, WITH_DEVICE, command, fit_params, given, params, take
+from dask_nrbfn.cli.options import ENGINE, command, fit_params, given, params, take
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
@@ -22,6 +22,9 @@ _NOT_OF_EMBEDDINGS = frozenset(
 )
 
 
+_NO_GPU = "\n\nThis machine has no GPU that CuPy can use, so the largest basis is not known."
+
+
 def _begin(
     job: Job, dataset: str, run: str, options: dict[str, Any]
 ) -> "tuple[Dataset, FitParams]":
@@ -34,7 +37,7 @@ def _begin(
     return opened, fit_params(options)
 
 
-@command(["dataset", "run"], params(FitParams, FitLimits, leave_out={"time_limit"}), WITH_DEVICE)
+@command(["dataset", "run"], params(FitParams, FitLimits, leave_out={"time_limit"}), ENGINE)
 def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
     """Train on DATASET and keep every step in RUN.
 
@@ -49,10 +52,7 @@ def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
 
 
 @command(
-    ["dataset", "run"],
-    params(TuneParams),
-    params(FitParams, FitLimits, leave_out=TUNED),
-    ENGINE,
+    ["dataset", "run"], params(TuneParams), params(FitParams, FitLimits, leave_out=TUNED), ENGINE
 )
 def tune(job: Job, dataset: str, run: str, validation: str | None = None, **options: Any) -> None:
     """Choose scale, basis, width, features and penalty from DATASET, and train RUN with them.
@@ -149,11 +149,13 @@ def plan(
     """Print the expected cost of fitting or tuning DATASET, stage by stage, without fitting.
 
     The rates are measured in a few seconds, in this process or on a worker of --scheduler. With
-    --workers, --threads, --memory and --rates the plan is for a cluster that need not exist.
+    --workers, --threads, --memory and --rates the plan is for a cluster that need not exist. With
+    --device gpu it ends with the largest basis that the GPU of this machine holds.
 
     Exits with 2 if the fit needs more memory than a worker has.
     """
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
+    from dask_nrbfn.numeric.device import largest_basis_of_gpu
     from dask_nrbfn.report.console import plan_table
     from dask_nrbfn.storage.dataset import Dataset
 
@@ -165,9 +167,13 @@ def plan(
         rates=None if rates is None else Path(rates),
         n_rows=n_rows,
     )
+    figures, text = describe_plan(planned), plan_table(planned)
+    if job.options.device == "gpu":
+        largest = figures["largest_basis"] = largest_basis_of_gpu(planned.n_sums)
+        text += f"\n\nThe GPU holds at most {largest:,} basis rows." if largest else _NO_GPU
     if job.as_json:
-        job.show(describe_plan(planned))
+        job.show(figures)
     else:
-        click.echo(plan_table(planned))
+        click.echo(text)
     if not planned.fits:
         raise click.exceptions.Exit(EXIT_MENDABLE)

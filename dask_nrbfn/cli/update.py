@@ -48,10 +48,7 @@ def update(job: Job, run: str, rows: str, **options: Any) -> None:
 
     job.begin(run, keeps=True)
     reading = take(options, READING)
-    with (
-        _judging(run, options) as judge,
-        opened_rows(rows, run, beside=run, **reading) as opened,
-    ):
+    with _judging(run, options) as judge, opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
             record = update_run(run, opened.dataset, engine, judge=judge, **options)

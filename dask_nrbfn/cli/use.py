@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import READING, WITH_DEVICE, command, given, take
+from dask_nrbfn.cli.options import ENGINE, READING, command, given, take
 from dask_nrbfn.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows"
 @command(
     ["run", "rows", "out?"],
     given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE),
-    WITH_DEVICE,
+    ENGINE,
 )
 def predict(
     job: Job, run: str, rows: str, out: str | None = None, to: str | None = None, **options: Any
@@ -128,7 +128,7 @@ def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) 
     return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
-@command(["run", "rows"], given("no_clip", *READING), WITH_DEVICE)
+@command(["run", "rows"], given("no_clip", *READING), ENGINE)
 def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 

@@ -28,7 +28,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
 from dask_nrbfn.stages.context import Clock, FitContext, Rates, Trials, expected_s, planned_cells
-from dask_nrbfn.stages.stage import StageCost
+from dask_nrbfn.stages.stage import FitSizes, StageCost
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 
@@ -58,18 +58,18 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        The given number of basis rows, or the largest number that the fit may find; with cells, the
-        sum over all cells.
+        The given or the largest possible number of basis rows; with cells, of all cells together.
     n_cells : int
         Cells that have a network each; 1 for one network.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
-    n_workers, threads : int
-    memory_bytes : int
-        Memory of a worker.
+    n_workers, threads, memory_bytes : int
+        Number of workers, and the threads and the memory of each.
     rates : Rates
+    n_sums : int
+        Sums over rows that are kept apart, of held-out folds and of the others.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -82,6 +82,7 @@ class Plan:
     threads: int
     memory_bytes: int
     rates: Rates
+    n_sums: int
 
     @property
     def fits(self) -> bool:
@@ -118,6 +119,7 @@ def plan_fit(
         threads=engine.threads,
         memory_bytes=engine.memory_bytes,
         rates=rates,
+        n_sums=FitSizes.of(context).n_folds,
     )
 
 
@@ -159,6 +161,8 @@ def plan_on_options(
     runs = options.scheduler or options.scheduler_file
     with connect(options) if runs else nullcontext(describe_engine(options)) as engine:
         given = given or measure_rates(replace(context, engine=engine))
+        # Not before: the GPU of a plan need not exist.
+        engine.device = options.device
         return plan_fit(rows, params, engine, given, tuning)
 
 

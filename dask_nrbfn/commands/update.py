@@ -55,6 +55,7 @@ from dask_nrbfn.stages.moments import (
     moments_bytes,
     read_sums,
     read_targets,
+    rows_of_block,
     write_sums,
 )
 from dask_nrbfn.stages.refine import check_updatable
@@ -411,8 +412,7 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     penalty_axes = penalty_named(params.penalty).n_axes
     asked = params.prune or penalty_axes or params.locality or params.components
     held = solve_bytes(
-        r,
-        q,
+        *(r, q),
         penalty_axes=penalty_axes,
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),
@@ -429,7 +429,7 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
-    held += process_bytes(l1=model.l1)
+    held += process_bytes(l1=model.l1, gpu=draft.engine.device == "gpu")
     draft.engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
 
@@ -470,23 +470,16 @@ def _begin_sums(
     run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
 ) -> MomentsPass:
     model = _read_full_model(run, base)
-    targets, record = read_targets(run, model.n_targets), run.stages[WIDTH.name]
-    return _moments_pass(model.features, targets, record, codes, n_rows=stop - start)
+    targets, features = read_targets(run, model.n_targets), model.features.on_device()
+    reading = _reading(features, run.stages[WIDTH.name], codes)
+    return MomentsPass(features, reading, targets=targets, n_rows=stop - start)
 
 
-def _moments_pass(
-    features: RadialFeatures,
-    targets: Targets,
-    record: dict[str, Any],
-    codes: list[int] | None,
-    *,
-    n_rows: int,
-) -> MomentsPass:
-    """Return the pass over new rows, with the class weights in the record of a stage of the fit."""
-    given, size = record["class_weights"], block_rows(features.n_basis)
+def _reading(features: RadialFeatures, record: dict[str, Any], codes: list[int] | None) -> Reading:
+    """Return how new rows are read, with the class weights in the record of a stage of the fit."""
+    given, size = record["class_weights"], rows_of_block(features.basis)
     weighting = RowWeights(None if given is None else np.array(given)[codes])
-    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
-    return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
+    return Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
 
 
 def _sum_cell(
@@ -495,8 +488,9 @@ def _sum_cell(
     """Return the moments and the number of the new rows of a cell."""
     model, record, n_rows = read_model(run, base), run.stages[CELLS.name], 0
     assert model.cells is not None
-    features, targets = model.features_of_cell(cell), _targets_of(model)
-    work = _moments_pass(features, targets, record, codes, n_rows=dataset.n_rows)
+    features, targets = model.features_of_cell(cell).on_device(), _targets_of(model)
+    reading = _reading(features, record, codes)
+    work = MomentsPass(features, reading, targets=targets, n_rows=dataset.n_rows)
     for block in folded_blocks(dataset, 0, dataset.n_rows, work.reading):
         scaled = np.asarray(model.scaling.apply(block.X))
         rows, cells = model.cells.tree.route(scaled)
@@ -540,7 +534,8 @@ def _solve_network(
     if moments.total_weight == 0:
         raise _without_rows()
     write_sums(run, place, moments)
-    system = full_system(run, moments, features=lambda: model.features)
+    placed = moments if model.params.prune else moments.on_device()
+    system = full_system(run, placed, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
     kept, alpha = system.at(places), model.params.alpha

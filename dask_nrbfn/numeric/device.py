@@ -406,6 +406,20 @@ def to_host(array: Any) -> Any:
     return array if gpu is None else gpu.download(array)
 
 
+def largest_basis_of_gpu(n_sums: int) -> int | None:
+    """Return the most basis rows that the GPU of this process holds; None without a GPU.
+
+    A tenth of its memory is for blocks of rows. Several sums are of folds: to solve the system of
+    the basis rows outside a fold takes two copies.
+    """
+    try:
+        gpu = open_gpu()
+    except ParameterError:
+        return None
+    each = 12 if n_sums == 1 else max(8 * n_sums, 24)
+    return int((0.9 * gpu.free_bytes / each) ** 0.5)
+
+
 def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
     """Raise MemoryBudgetError if the GPU that holds a basis (r, p) cannot hold its sums too."""
     gpu, n_basis = gpu_of(basis), basis.shape[0]

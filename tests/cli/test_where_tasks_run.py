@@ -1,6 +1,8 @@
 """A command runs its tasks in its own process, unless an option asks for workers."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 
@@ -36,18 +38,54 @@ def test_fit__starts_a_cluster_only_for_workers(data, tmp_path, monkeypatch):
         succeed("fit", data.location, tmp_path / "other", *FIT, "--workers", 1)
 
 
-def test_device__of_fit_predict_and_evaluate(data, tmp_path, monkeypatch):
-    stand_in = StandInGpu()
-    monkeypatch.setattr(device, "open_gpu", lambda: stand_in)
-    monkeypatch.setattr("dask_nrbfn.engine.connection.open_gpu", lambda: stand_in)
-    run, out = tmp_path / "run", tmp_path / "out.zarr"
-    for command in (("fit", data.location, run, *FIT), ("predict", run, data.location, out)):
+@pytest.fixture
+def stand_in(monkeypatch):
+    gpu = StandInGpu()
+    monkeypatch.setattr(device, "open_gpu", lambda: gpu)
+    monkeypatch.setattr("dask_nrbfn.engine.connection.open_gpu", lambda: gpu)
+    return gpu
+
+
+def test_device__of_commands_that_compute(data, tmp_path, stand_in):
+    run, tuned, out = tmp_path / "run", tmp_path / "tuned", tmp_path / "out.zarr"
+    new = write_table(tmp_path / "new", *spirals(30, seed=1)).location
+    tuning = ("--effort", "quick", "--folds", 2, "--alphas", "1e-6,1e-4", "--width-factors", 1)
+    for command in (
+        ("fit", data.location, run, *FIT),
+        ("predict", run, data.location, out),
+        ("evaluate", run, data.location),
+        ("update", run, new),
+        ("tune", data.location, tuned, "--basis-size", 6, *tuning),
+    ):
         succeed(*command, "--device", "gpu")
         assert stand_in.uploads
         stand_in.uploads.clear()
-    succeed("evaluate", run, data.location, "--device", "gpu")
-    assert stand_in.uploads
     assert Run.open(run).stages["moments"]["device"] == "gpu"
+    assert Run.open(tuned).stages["validation"]["device"] == "gpu"
+
+
+def test_plan__largest_basis_of_the_gpu(data, stand_in):
+    def largest(*options):
+        (number,) = re.findall("GPU holds at most ([0-9,]+) basis rows", plan(*options))
+        return int(number.replace(",", ""))
+
+    def plan(*options):
+        return succeed("plan", data.location, "--device", "gpu", "--basis-size", 6, *options)
+
+    # 12 bytes times the square of r, or 8 for each fold, in nine tenths of 1 GiB.
+    assert largest("--alpha", 1e-6) == int((0.9 * 2**30 / 12) ** 0.5)
+    assert largest("--tune", "quick") == int((0.9 * 2**30 / 40) ** 0.5)
+    of_json = json.loads(plan("--alpha", 1e-6, "--json"))
+    assert of_json["largest_basis"] == largest("--alpha", 1e-6)
+
+
+def test_plan__without_a_gpu(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    device.open_gpu.cache_clear()
+    planned = succeed("plan", data.location, "--device", "gpu", *FIT)
+    assert planned.endswith(
+        "This machine has no GPU that CuPy can use, so the largest basis is not known.\n"
+    )
 
 
 def test_device__without_cupy(data, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.neighbors.exact import nearest_rows
@@ -40,8 +41,9 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import copy_of, spirals, surfaces, write_table
 
 PARAMS = FitParams(alpha=1e-4, n_neighbors=6, random_state=1)
 CPU, GPU = InlineEngine(), InlineEngine(device="gpu")
@@ -186,6 +188,17 @@ def cell_agrees():
     for name in ("root", "held_out"):
         agrees(getattr(found, name), getattr(wanted, name), 1e-8)
     agrees(found.solved.weights, wanted.solved.weights, 1e-7)
+
+
+def update_agrees(params):
+    X, y = spirals(300)
+    parts = [write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))]
+    place = MemoryStore()
+    fit_dataset(parts[0], place, params, CPU)
+    runs = [Run.open(copy_of(place)) for _ in range(2)]
+    for run, engine in zip(runs, (GPU, CPU), strict=True):
+        update_run(run.location, parts[1], engine)
+    scores_agree(X, *runs)
 
 
 def predictions_agree():
@@ -343,6 +356,8 @@ CLAIMS = {
     "networks, smoothly": partial(networks_agree, NETWORKS["classes"], smoothly=True),
     "networks, one fold": partial(networks_agree, NETWORKS["classes"], held_out=(1,)),
     "cell": cell_agrees,
+    "update": partial(update_agrees, PARAMS),
+    "update of cells": partial(update_agrees, replace(OF_SIZE, features="plain", cells=2)),
     "predictions": predictions_agree,
     **{
         f"neighbours, {kind}": partial(neighbours_agree, kind)
