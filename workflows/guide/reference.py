@@ -15,7 +15,7 @@ import click
 
 import dask_nrbfn
 from dask_nrbfn import errors
-from dask_nrbfn.cli import COMMANDS
+from dask_nrbfn.cli import COMMANDS, commands
 from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
 from dask_nrbfn.sources.formats import FORMATS
@@ -75,7 +75,9 @@ def options_of(*kinds: type[Params]) -> str:
 
 def command(each: click.Command) -> str:
     """Return the usage and the help of a command, and tables of its options in groups."""
-    usage = each.get_usage(click.Context(each, info_name=f"dask-nrbfn {each.name}"))
+    # click keeps the help option of the first context, so that has the settings of the program.
+    program = click.Context(commands, info_name="dask-nrbfn", **commands.context_settings)
+    usage = each.get_usage(click.Context(each, program, each.name))
     texts = [f"```text\n{usage.removeprefix('Usage: ')}\n```", str(each.help)]
     groups: dict[str, list[tuple[str, str, str]]] = {"Rows and output": []}
     for option in each.params:
