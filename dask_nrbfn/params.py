@@ -208,11 +208,14 @@ class FitParams(Params):
         "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
+    # Always an int once a fit begins.
     metric_rounds: int = count(
-        5,
+        None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
-        "result on held-out rows counts, or none if the gain is by chance.",
+        "result on held-out rows counts, or none if the gain is by chance. A single round is from "
+        "Euclidean distances, if a tried kernel has them.",
         most=100,
+        none="5; 1 if a quick tuning adds this scale",
         rare=True,
     )
     confidence_threshold: float = number(

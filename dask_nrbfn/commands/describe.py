@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _CHOSEN = (
     *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
-    *(*Ridge._fields, "loss"),
+    *Ridge._fields,
+    "loss",
 )
 
 _MOST_HEAVIEST = 10

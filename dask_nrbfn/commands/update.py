@@ -412,7 +412,8 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     penalty_axes = penalty_named(params.penalty).n_axes
     asked = params.prune or penalty_axes or params.locality or params.components
     held = solve_bytes(
-        *(r, q),
+        r,
+        q,
         penalty_axes=penalty_axes,
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),

@@ -374,7 +374,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     """Network that is fitted to targets, updated and saved; subclasses define the targets."""
 
     n_neighbors: int | None = None
-    metric_rounds: int = 5
+    metric_rounds: int | None = None
     cells: int | str | None = None
     unlabelled: Any = None
     _kept_run: _KeptRun | None = field(default=None, init=False)

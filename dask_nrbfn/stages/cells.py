@@ -276,8 +276,9 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         parts = {drawn.index(cell): cell for cell in order[:first]}
         _fit_cells(job, rows, fits, drawn, [*parts], scored=True)
         stage, units = f"{_ONE}-{first}", [(rows, fits, parts)]
-        (compared,) = map_parts(run, dataset, engine, stage=stage, task=_compare, units=units)
-        if compared["worse"]:
+        (record,) = map_parts(run, dataset, engine, stage=stage, task=_compare, units=units)
+        compared: dict[str, Any] = record["compared"]
+        if record["worse"]:
             break
     name = judged_sums(dataset).compared[0]
     logger.info(
@@ -288,7 +289,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         plural(first, "drawn cell"),
         compared["n_rows"],
     )
-    return {each: value for each, value in compared.items() if each not in ("seconds", "worse")}
+    return compared
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, int]) -> PartResult:
@@ -320,17 +321,15 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, 
     many = JudgedRows(both.losses(judged, entry_of_cells), shares)
     gains, errors = many.gains_over(one)
     error = judged_sums(dataset).compared[0]
-    return PartResult(
-        {
-            "one": {error: one.loss},
-            "cells": {error: many.loss},
-            "gains": gains.tolist(),
-            "standard_errors": errors.tolist(),
-            "gained": bool((gains > _CLEARLY * errors).all()),
-            "worse": bool((gains < -errors).all()),
-            "n_rows": len(places),
-        }
-    )
+    compared = {
+        "one": {error: one.loss},
+        "cells": {error: many.loss},
+        "gains": gains.tolist(),
+        "standard_errors": errors.tolist(),
+        "gained": bool((gains > _CLEARLY * errors).all()),
+        "n_rows": len(places),
+    }
+    return PartResult({"compared": compared, "worse": bool((gains < -errors).all())})
 
 
 def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
@@ -368,13 +367,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
         n_cells = n_cells if compared and compared["gained"] else 1
     record: dict[str, Any] = {"n_cells": n_cells, "n_rows": run.n_rows, **known(compared=compared)}
     if tried.tuning is not None and n_cells == 1:
+        run.drop(FITS)
         return record | {"chosen": {"cells": 1}}
     if tried.tuning is not None:
         record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
     # The same units of work as of a comparison that has fitted all cells.
     keeps_scores = compared is not None and n_cells <= _DRAWN
-    every = range(n_cells)
-    _fit_cells(job, ROWS, FITS, every, every, scored=keeps_scores)
+    _fit_cells(job, ROWS, FITS, range(n_cells), range(n_cells), scored=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()

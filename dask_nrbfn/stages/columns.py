@@ -287,7 +287,7 @@ _ROUNDS = "metric-rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
-_MOST_BASIS, _QUICK_BASIS, _FEW_BASIS = 1000, 500, 250
+_MOST_BASIS, _BASIS_OF_ONE_ROUND, _FEW_BASIS = 1000, 500, 250
 
 # One fold is held out, because the error on rows that weights were learned from is too small.
 _N_FOLDS, _HELD_OUT = 5, 0
@@ -347,16 +347,11 @@ def _kernels_of(tried: Trials) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances.
 
     A kernel that is worse at first may be better in the end: on 45 columns of noise next to 5 with
-    interactions, l1 distances do better at first but learn only three columns. A quick tuning
+    interactions, l1 distances do better at first but learn only three columns. A single round
     learns from Euclidean distances.
     """
-    kinds = sorted({kernel_named(name).l1 for name in tried.kernels})[: 1 if tried.is_quick else 2]
+    kinds = sorted({kernel_named(name).l1 for name in tried.kernels})[: tried.params.metric_rounds]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
-
-
-def _n_rounds(tried: Trials) -> int:
-    """Return the largest number of rounds that learn weights; the first gains most."""
-    return min(tried.params.metric_rounds, 1) if tried.is_quick else tried.params.metric_rounds
 
 
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
@@ -382,8 +377,7 @@ def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
-    tried = Trials.of(run.chosen_params, run.tuning)
-    places = np.sort(seen[order[: sample_basis(size, quick=tried.is_quick)]])
+    places = np.sort(seen[order[: sample_basis(size, run.chosen_params.metric_rounds)]])
     basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
     sample = rows.with_basis(basis, targets, folds, folds[places])
     return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
@@ -394,9 +388,9 @@ def sample_size(n_rows: int, n_features: int) -> int:
     return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
 
 
-def sample_basis(n_rows: int, *, quick: bool = False) -> int:
+def sample_basis(n_rows: int, n_rounds: int) -> int:
     """Return the largest number of basis rows of a sample; a quarter of a small sample."""
-    most = _QUICK_BASIS if quick else _MOST_BASIS
+    most = _MOST_BASIS if n_rounds > 1 else _BASIS_OF_ONE_ROUND
     return min(most, max(n_rows // 4, min(_FEW_BASIS, -(-n_rows // 2))))
 
 
@@ -410,8 +404,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
     best: Tried | None = None
-    n_rounds = _n_rounds(Trials.of(run.chosen_params, run.tuning))
-    most = n_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
+    most = run.chosen_params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
             weights = best.of_folds[0].weights[0]
@@ -442,10 +435,10 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
 def _metric_cost(s: FitSizes) -> StageCost:
     """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
-    r = sample_basis(rows, quick=s.tried.is_quick)
+    r = sample_basis(rows, s.tried.params.metric_rounds)
     learning = _kernels_of(s.tried)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
-    n_rounds = len(learning) * _n_rounds(s.tried)
+    n_rounds = len(learning) * s.tried.params.metric_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)

@@ -55,6 +55,9 @@ _JUDGED_ROWS = 10_000
 # of the best power of ten do nearly as well, and each costs a factorization for every fold.
 _FOLDS, _ALPHAS = 5, tuple(10.0**-power for power in range(1, 14, 2))
 
+# Rounds that learn the weights of columns. The first gains most, so a quick tuning has no others.
+_ROUNDS = 5
+
 # Default number of coordinates of an embedding: enough for a picture.
 _DEFAULT_COORDINATES = 2
 
@@ -254,13 +257,6 @@ class Trials:
     def is_searched(self) -> bool:
         """Whether a tuning tries several combinations or sizes on a sample."""
         return self.tuning is not None and (self.chooses_size or len(self.combinations) > 1)
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether column weights are learned in little time, unless the fit asks for them."""
-        params, quick = self.params, self.tuning is not None and self.tuning.effort == "quick"
-        asked = params.scale == LEARNED or params.metric_rounds != FitParams.metric_rounds
-        return quick and not asked
 
     @property
     def tries_cells(self) -> bool:
@@ -486,6 +482,10 @@ class FitContext:
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
         """Return the context of a fit that begins now, with every "auto" resolved."""
+        if params.metric_rounds is None:
+            quick = tuning is not None and tuning.effort == "quick"
+            adds = quick and params.scale != LEARNED
+            params = replace(params, metric_rounds=1 if adds else _ROUNDS)
         cells = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)
         if cells is None:

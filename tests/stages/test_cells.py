@@ -89,17 +89,21 @@ def test_cells__a_tuning_takes_them_where_they_gain():
 
 
 @pytest.mark.slow
-def test_cells__a_tuning_leaves_them_where_they_do_not():
+@pytest.mark.parametrize(("size", "n_cells", "n_compared"), [(20, 16, 4), (40, 8, 8)])
+def test_cells__a_tuning_leaves_them_where_they_do_not(size, n_cells, n_compared):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 4))
     y = (X.sum(axis=1) + rng.normal(scale=2.0, size=900) > 0).astype(int)
-    run = fit_table(X, y, replace(PARAMS, cells="auto", width_factor=2.0), tuning=TUNING)
+    params = replace(PARAMS, cells="auto", width_factor=2.0, basis_size=size)
+    run = fit_table(X, y, params, tuning=TUNING)
     record = CELLS.recorded(run)
     assert not record.compared["gained"]
-    # The first four end the comparison.
-    tree, first = read_tree(run), np.random.default_rng(0).permutation(read_tree(run).n_cells)
+    assert not run.finished_parts(FITS)
+    # The first four end the comparison of the smaller cells.
+    tree, first = read_tree(run), np.random.default_rng(0).permutation(n_cells)
+    assert tree.n_cells == n_cells
     members, folds = tree.route(X), folds_of_rows(0, 900, n_folds=3, seed=0)
-    rows = members.rows[np.isin(members.cells, first[:4])]
+    rows = members.rows[np.isin(members.cells, first[:n_compared])]
     assert record.compared["n_rows"] == np.count_nonzero(folds[rows] > 0)
     assert run.chosen_params.cells == record.n_cells == 1
     assert Model.load(run.location).cells is None
