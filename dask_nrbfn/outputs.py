@@ -88,7 +88,7 @@ def place_new(new: Path, target: Path) -> None:
 
 @contextmanager
 def disk_errors_named(place: object, *, full_only: bool = False) -> Iterator[None]:
-    """Turn OSError, perhaps only of a full disk, into a StorageError about `place`."""
+    """Turn OSError into a StorageError about `place`; with `full_only` only that of a full disk."""
     try:
         yield
     except NRBFNError:

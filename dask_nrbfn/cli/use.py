@@ -137,7 +137,7 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
     give one again.
 
     For classes it prints the most frequent confusions, and precision, recall and F1 of each class.
-    --json has the whole confusion, and the reliability: mean probabilities and observed shares.
+    --json has the confusion matrix, and the reliability: mean probabilities and observed shares.
 
     Rows with labels that the model does not know are errors: n_unknown_labels counts these rows,
     and they are the last line of the confusion. log_loss, reliability and roc_auc leave them out.

@@ -197,7 +197,7 @@ def _map_boxes(
     start: int,
     stop: int,
 ) -> int:
-    """Map the pixels of boxes, counted as of full boxes; return how many have no result."""
+    """Map the boxes between two pixels, all counted as full; return the pixels without a result."""
     scorer, n_missing = Scorer(model), 0
     boxes = scene.boxes()[start // BOX_PIXELS : stop // BOX_PIXELS]
     with open_scene(scene.place) as stored:

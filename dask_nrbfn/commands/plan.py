@@ -34,7 +34,7 @@ from dask_nrbfn.storage.location import Location
 
 logger = logging.getLogger(__name__)
 
-# Measured calls of each kernel; its most rows, also before a tuning; its most basis rows.
+# Calls of each measured kernel; its most rows, in a plan and before a tuning; its most basis rows.
 _REPEATS = 3
 _ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
 _MAX_ELEMENTS = 2**23
@@ -69,7 +69,7 @@ class Plan:
         Number of workers, and the threads and the memory of each.
     rates : Rates
     n_sums : int
-        Sums over rows that are kept apart, of held-out folds and of the others.
+        Separate sums over rows: of each held-out fold, and of the rows that are never held out.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -161,7 +161,7 @@ def plan_on_options(
     runs = options.scheduler or options.scheduler_file
     with connect(options) if runs else nullcontext(describe_engine(options)) as engine:
         given = given or measure_rates(replace(context, engine=engine))
-        # Not before: the GPU of a plan need not exist.
+        # After the rates are measured, because the planned GPU need not exist.
         engine.device = options.device
         return plan_fit(rows, params, engine, given, tuning)
 

@@ -270,7 +270,7 @@ def run_spans(
     step: int = 1,
     label: str = "predict",
 ) -> list[Any]:
-    """Return the results of a task for spans of rows, in whole steps, as many for every worker."""
+    """Return the results of a task for spans of whole steps; each worker gets as many spans."""
     n_steps = -(-n_rows // step)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
     n_tasks = min(n_steps, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))

@@ -259,8 +259,8 @@ def read_model(run: Run, place: str) -> Model:
 class _Change(NamedTuple):
     """Rows that join the version at `base`, or leave it.
 
-    source, place: where their moments are, the group of a run as for `_read_moments`.
-    cell_rows: their number in each cell. target_range: range (2, q) of added numeric targets.
+    source, place: the run and the place of the moments of these rows, see `_read_moments`.
+    cell_rows: number of rows in each cell. target_range: range (2, q) of added numeric targets.
     """
 
     action: str
@@ -446,7 +446,7 @@ def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
 
 
 def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> _Change:
-    """Store the moments of new rows in the group of a stage; for each cell in a part."""
+    """Store the moments of new rows in the group of a stage; each cell has a part."""
     run, engine, base, cell_rows, added = draft.run, draft.engine, draft.base, None, None
     if draft.model.cells is None:
         layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
@@ -653,7 +653,7 @@ def _without_rows() -> DataError:
 
 
 def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
-    """Return the moments of a version or of new rows, or of one cell; place "": of the fit."""
+    """Return the moments at a place, of all rows or of one cell; place "" has those of the fit."""
     if cell is None:
         return read_sums(run, place or MOMENTS.name)
     names = Moments.array_names()

@@ -409,8 +409,8 @@ def to_host(array: Any) -> Any:
 def largest_basis_of_gpu(n_sums: int) -> int | None:
     """Return the most basis rows that the GPU of this process holds; None without a GPU.
 
-    A tenth of its memory is for blocks of rows. Several sums are of folds: to solve the system of
-    the basis rows outside a fold takes two copies.
+    A tenth of its memory is for blocks of rows. Several sums are those of folds: the solution
+    without a fold takes two more copies of the gram matrix.
     """
     try:
         gpu = open_gpu()

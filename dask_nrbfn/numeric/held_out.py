@@ -25,7 +25,7 @@ INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 12 * _STEPS_OF_OCT
 # Scores whose log losses are computed together, 512 KiB: they stay in a core's cache.
 _STRIP_ELEMENTS = 2**16
 
-# The same on a GPU, 128 MiB: every strip starts a hundred kernels.
+# The same on a GPU, 128 MiB: fewer strips, because each starts a hundred kernels.
 _GPU_STRIP_ELEMENTS = 2**24
 
 # A row has scores of 0 if its activations of all kept basis functions are smaller than this.
@@ -350,7 +350,7 @@ def held_out_scores(
 ) -> Floats:
     """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to.
 
-    `rows` are those of `FoldWeights`. The scores are where the basis of the features is.
+    `rows` are those of `FoldWeights`. The scores are on the device of the basis.
     """
     products = features.weighted_sums(X, rows, squared=squared, buffer=buffer, threads=threads)
     n_models, n_targets = intercepts.shape

@@ -31,7 +31,7 @@ from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
 # Maximum number of distances that all networks share, 128 MiB. For more rows each network computes
-# its own distances. As many values of rows stay on a GPU.
+# its own distances. Also the maximum number of values of rows that stay on a GPU.
 _SHARED_ELEMENTS = 2**24
 
 # Repeated and constant columns make the system of a linear model singular.
@@ -228,8 +228,8 @@ def learned_root(
 class _Judging:
     """Arrays that networks with the same rows, basis, scaling and distances share.
 
-    Rows are in groups: one for each held-out fold, and the last group for all other folds. On
-    a GPU the gram matrices stay there, and so do the distances and up to 128 MiB of rows.
+    Rows are in groups: one for each held-out fold, and the last group for all other folds. A GPU
+    keeps the gram matrices, the distances and up to 128 MiB of rows.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ _BESIDE_BYTES = 2**28
 
 
 def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
-    """Return `side_by_side` for steps that hold so many bytes each; large steps use all threads.
+    """Return `side_by_side` if the bytes of the steps allow it, else `map` with all threads.
 
     The steps of a task on a GPU run one after another, because only its own thread uses the GPU.
     """

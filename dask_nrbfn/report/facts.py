@@ -195,8 +195,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
             found.append(_tried(title, records, names, chosen))
     if len(curve := tuned["curve"]) > 1:
         chosen = {"basis": params.basis, "n_basis": params.basis_size}
-        title = "By size of the basis. Of sizes whose errors differ from the best by chance, the "
-        title += "smallest above 256 rows, but up to 256 the one with the smallest error, is chosen"
+        title = "By size of the basis. The smallest size with errors close to the best is chosen. "
+        title += "Of close sizes up to 256 rows, the one with the smallest error is chosen"
         found.append(_tried(title, curve, chosen, chosen))
     if path := tuned["path"]:
         folds = plural(len(run.held_out_folds), "fold")
