@@ -212,8 +212,8 @@ class FitParams(Params):
     metric_rounds: int = count(
         None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
-        "result on held-out rows counts, or none if the gain is by chance. A single round is from "
-        "Euclidean distances, if a tried kernel has them.",
+        "result on held-out rows is used; none is used if the gain is by chance. A single round "
+        "learns from Euclidean distances, if a tried kernel has them.",
         most=100,
         none="5; 1 if a quick tuning adds this scale",
         rare=True,
@@ -439,7 +439,7 @@ class TuneParams(Params):
     rows, first with few rows and a small basis; the best ones continue with more. Without a
     `basis_size`, `components` or `confidence_threshold` the number of basis rows is chosen too:
     16, 32, and so on until a doubling gains nothing. The smallest basis within one standard error
-    of the best is chosen (Breiman et al. 1984), but of bases of up to 256 rows the best.
+    of the best is chosen (Breiman et al. 1984); among such bases of up to 256 rows, the best one.
     ``help(TuneParams)`` and the page Parameters of the guide list the parameters.
     """
 
@@ -447,8 +447,8 @@ class TuneParams(Params):
         "normal",
         "quick|normal|thorough",
         "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
-        "standardized columns and weights of the columns learned once, unless width factors are "
-        "given; for all else the values of the fit. normal: also the laplacian kernel, weights "
+        "standardized columns and weights of the columns learned in one round; with given width "
+        "factors, only the kernel and scale of the fit. normal: also the laplacian kernel, weights "
         "learned in rounds, the kernel penalty, and drawn bases. thorough: all kernels, losses and "
         "penalties, and centres of clusters.",
     )

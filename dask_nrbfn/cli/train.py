@@ -22,7 +22,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 )
 
 
-_NO_GPU = "\n\nThis machine has no GPU that CuPy can use, so the largest basis is not known."
+_NO_GPU = "This machine has no GPU that CuPy can use, so the largest basis is not known."
 
 
 def _begin(
@@ -169,8 +169,10 @@ def plan(
     )
     figures, text = describe_plan(planned), plan_table(planned)
     if job.options.device == "gpu":
-        largest = figures["largest_basis"] = largest_basis_of_gpu(planned.n_sums)
-        text += f"\n\nThe GPU holds at most {largest:,} basis rows." if largest else _NO_GPU
+        largest = largest_basis_of_gpu(planned.n_sums)
+        figures["largest_basis"] = largest
+        holds = _NO_GPU if largest is None else f"The GPU holds at most {largest:,} basis rows."
+        text += f"\n\nThe seconds are those of the CPU. {holds}"
     if job.as_json:
         job.show(figures)
     else:

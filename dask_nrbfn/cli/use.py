@@ -11,9 +11,10 @@ from dask_nrbfn.errors import ParameterError
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-# The content of predictions, how rows are read, what makes a scene, and figures that come first.
+# Options: the content of predictions, how rows are read, and what makes a scene.
 _RESULTS = ("probabilities", "scores", "skip_bad")
 _READING, _SCENE = ("id", "sql"), ("variable", "feature_dim")
+# Figures that come first.
 _FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows", "n_errors")
 
 

@@ -40,7 +40,6 @@ from dask_nrbfn.storage.group import (
     locked_group,
     remove_group,
     replace_group,
-    scratch_beside,
 )
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, locate
 from dask_nrbfn.storage.run import (
@@ -208,7 +207,7 @@ def refresh_run(
     fitted with the chosen parameters. Several datasets are first written as one, beside the run.
     The new run is built there too, and an interrupted refresh resumes it.
     """
-    building = hidden_sibling(location, REFRESH)
+    building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
     finish_refresh(location)
     _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:
@@ -216,8 +215,10 @@ def refresh_run(
         rows = list(datasets) or _rows_held(old, files)
         dataset = rows[0]
         if len(rows) > 1:
+            # A job that was killed may have left it.
+            remove_group(joined)
             _check_joinable(rows)
-            dataset = ingest_source(_Joined(rows), files.enter_context(scratch_beside(location)))
+            dataset = ingest_source(_Joined(rows), joined)
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
@@ -236,10 +237,13 @@ def refresh_run(
             error_rate = None if judge is None else judge.error_rate(building, engine)
         except WorseModelError:
             remove_group(building)
+            remove_group(joined)
             raise
         check_still_locked()
         refresh = {"refreshed_from": old.run_id, "error_rate": error_rate}
         new.record(members=list(map(member_of, rows)), refresh=refresh)
+        # A job that is killed in between joins the rows again.
+        remove_group(joined)
         replace_group(building, location)
     n_datasets = plural(len(rows), "dataset")
     logger.info("refresh: %s holds %d rows of %s", location, dataset.n_rows, n_datasets)

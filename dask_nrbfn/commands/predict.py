@@ -233,8 +233,8 @@ def _write(
                 dimensions=dimensions[: values.ndim],
                 compress=True,
             )
-        given, step = (pinned, dataset, group, names), chunk_rows
-        n_skipped = sum(run_spans(engine, _write_rows, given, dataset.n_rows, step=step))
+        given, n_rows = (pinned, dataset, group, names), dataset.n_rows
+        n_skipped = sum(run_spans(engine, _write_rows, given, n_rows, step=chunk_rows))
         attributes: dict[str, Any] = {"fingerprint": dataset.fingerprint, "results": list(names)}
         attributes |= {"id": _id_name(dataset)} if "ids" in empty else {}
         if model.target_names is None:

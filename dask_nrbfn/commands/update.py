@@ -36,14 +36,14 @@ from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows
+from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import PartResult, Reduction, map_parts, reduce_parts, run_task
+from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.cells import CELLS, FITS
 from dask_nrbfn.stages.moments import (
@@ -173,7 +173,9 @@ def update_run(
         raise ParameterError(
             "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
         )
-    action, reasons, new_error = FORGET if forget else ADD, [], None
+    action = FORGET if forget else ADD
+    reasons: list[str] = []
+    new_error = None
     with _next_version(location, action, engine, judge) as draft:
         run, rows = draft.run, dataset.encoded_like(draft.model).of_labelled()
         stage, before = (
@@ -221,7 +223,6 @@ def merge_runs(
     """
     with _next_version(location, MERGE, engine, judge) as draft:
         run, added = draft.run, Run.open(other)
-        run.drop_groups(_PARTS)
         if added.run_id != run.run_id:
             raise RunMismatchError(
                 f"{other} did not begin as a copy of {location}.", "Merge copies of one run only."
@@ -351,14 +352,23 @@ def _next_version(
         try:
             model = _read_full_model(run, base)
             run.drop(version_name(version))
-            at = (engine, judge, datetime.now(UTC), check_still_locked)
-            yield _Draft(run, model, action, version, base, *at)
+            yield _Draft(
+                run=run,
+                model=model,
+                action=action,
+                version=version,
+                base=base,
+                engine=engine,
+                judge=judge,
+                started=datetime.now(UTC),
+                check_still_locked=check_still_locked,
+            )
         except DamagedResultError as error:
             remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
                 remedy = f"Refresh the run {location}, or restore the run from a copy."
             if error.stage.startswith(_PARTS):
-                run.drop_groups(_PARTS)
+                run.forget(error.stage, error.parts)
                 remedy = "Repeat the update, which sums the new rows again."
             raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
         except WorseModelError:
@@ -447,7 +457,8 @@ def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
 
 def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> _Change:
     """Store the moments of new rows in the group of a stage; each cell has a part."""
-    run, engine, base, cell_rows, added = draft.run, draft.engine, draft.base, None, None
+    run, engine, base = draft.run, draft.engine, draft.base
+    cell_rows, added = None, None
     if draft.model.cells is None:
         layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
         reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
@@ -463,7 +474,8 @@ def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | No
     return _Change(draft.action, base, run.location, stage, cell_rows, added)
 
 
-def _store(stage: str, run: Run, record: object, sums: dict[str, Moments]) -> None:
+def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
+    check_moments(sums[""], record.weight, normalized=run.chosen_params.normalized)
     write_sums(run, stage, sums[""])
 
 
@@ -531,10 +543,11 @@ def _solve_network(
     run: Run, model: Model, place: str, change: _Change
 ) -> tuple[Model, dict[str, Any]]:
     """Store the moments of one network; return its solution and figures."""
-    moments = _changed(run, change)
+    moments = _changed(run, Run.open(change.source), change)
     if moments.total_weight == 0:
         raise _without_rows()
     write_sums(run, place, moments)
+    # The forward selection runs on the CPU.
     placed = moments if model.params.prune else moments.on_device()
     system = full_system(run, placed, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
@@ -558,9 +571,10 @@ def _solve_cells(
 ) -> tuple[Model, dict[str, Any]]:
     """Store the moments of the networks of all cells; return their solutions and figures."""
     assert model.cells is not None
-    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
+    alphas, source = run.read("cells/alphas"), Run.open(change.source)
+    solutions, of_targets = [], []
     for cell, alpha in enumerate(alphas.tolist()):
-        moments = _changed(run, change, cell, constant=math.isnan(alpha))
+        moments = _changed(run, source, change, cell, constant=math.isnan(alpha))
         run.write_part(place, cell, {}, moments.arrays())
         solutions.append(_solution(run, model, moments, cell, alpha).arrays())
         of_targets.append(moments.target_products)
@@ -568,7 +582,8 @@ def _solve_cells(
     empty = np.array([products[0, 0] == 0 for products in of_targets])
     if empty.all():
         raise _without_rows()
-    weight, further = float(total[0, 0]), change.cell_rows
+    weight = float(total[0, 0])
+    further = change.cell_rows
     assert further is not None
     changed = replace(
         model,
@@ -608,11 +623,11 @@ def _solution(run: Run, model: Model, moments: Moments, cell: int, alpha: float)
 
 
 def _changed(
-    run: Run, change: _Change, cell: int | None = None, *, constant: bool = False
+    run: Run, source: Run, change: _Change, cell: int | None = None, *, constant: bool = False
 ) -> Moments:
     """Return the moments of a network with new rows, or without forgotten ones."""
     moments = _read_moments(run, change.base, cell)
-    new = _read_moments(Run.open(change.source), change.place, cell)
+    new = _read_moments(source, change.place, cell)
     if constant:
         # Constant scores have no activations.
         new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)

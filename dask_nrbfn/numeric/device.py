@@ -406,18 +406,25 @@ def to_host(array: Any) -> Any:
     return array if gpu is None else gpu.download(array)
 
 
+def _bytes_of_square(n_sums: int) -> int:
+    """Return the bytes of sums and of a solution, over the squared number of basis rows.
+
+    One sum is solved in place, next to its packed half. Several sums are those of folds: the
+    solution without a fold takes two more copies of the gram matrix.
+    """
+    return 12 if n_sums == 1 else max(8 * n_sums, 24)
+
+
 def largest_basis_of_gpu(n_sums: int) -> int | None:
     """Return the most basis rows that the GPU of this process holds; None without a GPU.
 
-    A tenth of its memory is for blocks of rows. Several sums are those of folds: the solution
-    without a fold takes two more copies of the gram matrix.
+    A tenth of its memory is for blocks of rows.
     """
     try:
         gpu = open_gpu()
     except ParameterError:
         return None
-    each = 12 if n_sums == 1 else max(8 * n_sums, 24)
-    return int((0.9 * gpu.free_bytes / each) ** 0.5)
+    return int((0.9 * gpu.free_bytes / _bytes_of_square(n_sums)) ** 0.5)
 
 
 def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
@@ -425,8 +432,7 @@ def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
     gpu, n_basis = gpu_of(basis), basis.shape[0]
     if gpu is None:
         return
-    # The solution needs the packed sums next to the matrix.
-    each = max(8 * n_folds, 12)
+    each = _bytes_of_square(n_folds)
     needed, free = each * n_basis**2 + block_bytes, gpu.free_bytes
     if needed > free:
         most = int((max(free - block_bytes, 0) / each) ** 0.5)

@@ -350,8 +350,9 @@ def solve_components(
     m`` flops, and ``m^3 / 3`` for each factorization.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
-    own = beside(Q, gram)
-    inner, within = to_host(row_products(row_products(own, gram), own)), row_products(cross, Q)
+    placed = beside(Q, gram)
+    inner = to_host(row_products(row_products(placed, gram), placed))
+    within = row_products(cross, Q)
     trace = float(np.trace(gram))
     pairs = zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
     groups = groupby(pairs, key=lambda pair: pair[0])

@@ -95,7 +95,7 @@ def _fit_cells(
     *,
     scored: bool,
 ) -> None:
-    """Fit the cells at some places; the rows of all and the networks are parts of two stages."""
+    """Fit the cells at some places; rows of cells and networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
     starts = range(0, run.n_rows, step)

@@ -115,7 +115,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     """Store the weights; return penalty, error and risk, and for numbers r^2 of training rows."""
     record = run_task(job.engine, _solve, job.run, label="weights")
     logger.info(
-        "weights: for the method: eps %(fitting_error).4f, gamma %(spectral_risk).3g", record
+        "weights: fitting error %(fitting_error).4f, spectral risk %(spectral_risk).3g", record
     )
     warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
     return record
