@@ -88,7 +88,8 @@ def test_classifier__saved_and_loaded_and_pickled(tmp_path, table):
         np.testing.assert_array_equal(again.decision_function(X), network.decision_function(X))
         np.testing.assert_array_equal(again.predict(X), network.predict(X))
     # The floor is no part of what is computed, and not stored.
-    assert loaded.get_params() == network.get_params() | {"cells": 1, "min_recall": 0.95}
+    resolved = {"cells": 1, "min_recall": 0.95, "metric_rounds": 5}
+    assert loaded.get_params() == network.get_params() | resolved
     with pytest.raises(RecallError, match="true neighbours, but min_recall is 1"):
         clone(loaded).set_params(overlap=1, min_recall=1).fit(*table)
 

@@ -106,6 +106,7 @@ def test_regressor__saved_and_loaded(tmp_path, several):
         "n_parts": 3,
         "n_neighbors": 20,
         "cells": 1,
+        "metric_rounds": 5,
     }
     with pytest.raises(DataError, match="the model predicts numbers"):
         NRBFNClassifier.load(tmp_path / "model")
