@@ -191,7 +191,7 @@ def document(kind: type[Any], options: Mapping[str, Option]) -> None:
     kind.__doc__ = f"{first}\n\n{own}{section}{others}"
 
 
-_N_NEIGHBORS = 20
+_N_NEIGHBORS, _METRIC_ROUNDS = 20, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,14 +208,14 @@ class FitParams(Params):
         "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
-    # Always an int once a fit begins.
+    # Always an int after `resolve_auto`.
     metric_rounds: int = count(
         None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
         "result on held-out rows is used; none is used if the gain is by chance. A single round "
         "learns from Euclidean distances, if a tried kernel has them.",
         most=100,
-        none="5; 1 if a quick tuning adds this scale",
+        none=f"{_METRIC_ROUNDS}; 1 if a quick tuning adds this scale",
         rare=True,
     )
     confidence_threshold: float = number(
@@ -371,8 +371,9 @@ class FitParams(Params):
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
             resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
-        if self.cells is None:
-            resolved["cells"] = 1
+        for name, value in (("cells", 1), ("metric_rounds", _METRIC_ROUNDS)):
+            if getattr(self, name) is None:
+                resolved[name] = value
         return replace(self, **resolved)
 
     @property

@@ -55,9 +55,6 @@ _JUDGED_ROWS = 10_000
 # of the best power of ten do nearly as well, and each costs a factorization for every fold.
 _FOLDS, _ALPHAS = 5, tuple(10.0**-power for power in range(1, 14, 2))
 
-# Rounds that learn the weights of columns. The first gains most, so a quick tuning has no others.
-_ROUNDS = 5
-
 # Default number of coordinates of an embedding: enough for a picture.
 _DEFAULT_COORDINATES = 2
 
@@ -482,10 +479,10 @@ class FitContext:
         min_recall: float = FitLimits.min_recall,
     ) -> Self:
         """Return the context of a fit that begins now, with every "auto" resolved."""
-        if params.metric_rounds is None:
-            quick = tuning is not None and tuning.effort == "quick"
-            adds = quick and params.scale != LEARNED
-            params = replace(params, metric_rounds=1 if adds else _ROUNDS)
+        quick = tuning is not None and tuning.effort == "quick"
+        if quick and params.metric_rounds is None and params.scale != LEARNED:
+            # The first round gains most.
+            params = replace(params, metric_rounds=1)
         cells = 1 if embeds else params.cells
         params = _resolve_params(dataset, params, embeds=embeds)
         if cells is None:
