@@ -185,7 +185,8 @@ def test_night__second_at_once_is_refused(place):
 
 @pytest.mark.slow
 def test_night__refresh_when_an_update_says_so(tmp_path):
-    place = Place(tmp_path, SETTINGS.replace("refresh = false", "refresh = true"))
+    settings = SETTINGS.replace("refresh = false", "refresh = true")
+    place = Place(tmp_path, settings.replace("alpha = 1e-9", "cells = 2"))
     place.write_sources()
     place.bring("many.csv", *spirals(1500, seed=22))
     assert place.night().returncode == 0
@@ -198,7 +199,7 @@ def test_night__refresh_when_an_update_says_so(tmp_path):
     assert again.returncode == 0, again.stderr
     assert "is the latest model" in again.stderr
 
-    place.settings.write_text(SETTINGS.replace("alpha = 1e-9", "alpha = 1e-8"))
+    place.settings.write_text(settings.replace("alpha = 1e-9", "alpha = 1e-8\ncells = 2"))
     other = place.night()
     assert other.returncode == 2
     assert "was refreshed with other parameters" in other.stderr

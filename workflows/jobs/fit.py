@@ -1,6 +1,7 @@
 """Train on the dataset that ingest wrote, or finish a training that was interrupted."""
 
 import logging
+from dataclasses import replace
 
 from settings import Settings
 
@@ -29,7 +30,9 @@ def check_refreshed(run: Run, settings: Settings) -> None:
     """Raise RunMismatchError if a refreshed run has other parameters than the settings."""
     schema = Schema.of_record(run.attributes["schema"])
     kind = {"numbers": run.of_numbers, "mixed": schema is not None and not schema.is_plain}
-    if run.params != settings.fit.resolve_auto(**kind, n_rows=run.of_labelled().n_rows):
+    asked = settings.fit.resolve_auto(**kind, n_rows=run.of_labelled().n_rows)
+    alpha = run.params.alpha if asked.alpha == "auto" else asked.alpha
+    if run.params != replace(asked, alpha=alpha):
         raise RunMismatchError(
             f"the run {run.location} was refreshed with other parameters than [fit] has.",
             "Give the same parameters, or another directory for a new run.",
