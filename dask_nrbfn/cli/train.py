@@ -169,7 +169,7 @@ def plan(
     )
     figures, text = describe_plan(planned), plan_table(planned)
     if job.options.device == "gpu":
-        largest = largest_basis_of_gpu(planned.n_sums)
+        largest = largest_basis_of_gpu(planned.gpu_bytes_of_square)
         figures["largest_basis"] = largest
         holds = _NO_GPU if largest is None else f"The GPU holds at most {largest:,} basis rows."
         text += f"\n\nThe seconds are those of the CPU. {holds}"

@@ -19,6 +19,7 @@ from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, desc
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import check_fit, planned, stage_costs
 from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.numeric.device import bytes_of_square
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -68,8 +69,8 @@ class Plan:
     n_workers, threads, memory_bytes : int
         Number of workers, and the threads and the memory of each.
     rates : Rates
-    n_sums : int
-        Separate sums over rows: of each held-out fold, and of the rows that are never held out.
+    gpu_bytes_of_square : int
+        Bytes of sums and of a solution on a GPU, over the squared number of basis rows.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -82,7 +83,7 @@ class Plan:
     threads: int
     memory_bytes: int
     rates: Rates
-    n_sums: int
+    gpu_bytes_of_square: int
 
     @property
     def fits(self) -> bool:
@@ -108,6 +109,8 @@ def plan_fit(
     )
     params, n_rows = context.params, dataset.of_labelled().n_rows
     of_cells = Trials.of(params, None).is_of_cells
+    trials, n_folds = Trials.of(params, context.tuning), FitSizes.of(context).n_folds
+    full = "kernel" in trials.all_penalties or any(trials.localities)
     return Plan(
         stages,
         n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
@@ -119,7 +122,7 @@ def plan_fit(
         threads=engine.threads,
         memory_bytes=engine.memory_bytes,
         rates=rates,
-        n_sums=FitSizes.of(context).n_folds,
+        gpu_bytes_of_square=bytes_of_square(n_folds, full_penalty=full),
     )
 
 
@@ -168,22 +171,16 @@ def plan_on_options(
 
 def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as values that `json.dumps` accepts."""
+    counts = ("flops", "exponentials", "read_bytes", "written_bytes")
     return vars(plan) | {
         "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
         "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
         "fits": plan.fits,
         "stages": [
-            {
-                "stage": stage.name,
-                "systems": sum(stage.cost.systems.values()),
-                "flops": stage.cost.flops,
-                "exponentials": stage.cost.exponentials,
-                "read_bytes": stage.cost.read_bytes,
-                "written_bytes": stage.cost.written_bytes,
-                "bytes": stage.cost.held_bytes,
-                "seconds": round(stage.seconds, 3),
-            }
-            for stage in plan.stages
+            {"stage": name, "systems": sum(cost.systems.values())}
+            | {count: getattr(cost, count) for count in counts}
+            | {"bytes": cost.held_bytes, "seconds": round(seconds, 3)}
+            for name, cost, seconds in plan.stages
         ],
         "rates": vars(plan.rates),
     }

@@ -28,6 +28,8 @@ from dask_nrbfn.storage.model import Model
 class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     """Network whose targets are labels."""
 
+    _predicts = "classes"
+
     confidence_threshold: float = 0.9
     candidates: int | str = "auto"
     class_weight: Mapping[Any, float] | str | None = None
@@ -186,7 +188,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
     ) -> TrainingRows:
         """Return rows and labels with sample weights, times the class weights of a mapping."""
-        rows, labels = training_rows(self, X, y, schema, unlabelled=self.unlabelled, reset=reset)
+        rows, labels = training_rows(self, X, y, schema, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
             by_class = compute_sample_weight(self.class_weight, labels)
@@ -214,10 +216,6 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 
     def _take_model(self, model: Model) -> None:
-        if model.embeds:
-            raise DataError("the model predicts coordinates.", "Load it with DiffusionMap.")
-        if model.target_names is not None:
-            raise DataError("the model predicts numbers.", "Load it with NRBFNRegressor.")
         super()._take_model(model)
         self.classes_ = model.classes
 

@@ -8,9 +8,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.update import read_model
-from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import TrainingRows, checked_rows, chunked_dataset, is_chunked
-from dask_nrbfn.estimators.network import ModelEstimator, documented, finished_run, workplace
+from dask_nrbfn.estimators.network import ModelEstimator, documented, workplace
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
@@ -50,6 +49,8 @@ feature_names_
     (178, 2)
     """
 
+    _predicts = "coordinates"
+
     n_components: int = 2
     basis: str | ArrayLike = "random"
     width_factor: float = 1.0
@@ -58,14 +59,8 @@ feature_names_
     @classmethod
     def load(cls, location: Location) -> Self:
         """Return the map of a saved model or a finished run; executes no code from it."""
-        model = Model.load(location)
-        if not model.embeds:
-            raise DataError(
-                "the model predicts classes or numbers.",
-                "Load it with NRBFNClassifier or NRBFNRegressor.",
-            )
-        estimator = cls._of_model(model)
-        estimator.n_components = model.n_targets
+        estimator = cls._of_model(Model.load(location))
+        estimator.n_components = len(estimator.weights_)
         return estimator
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -116,8 +111,7 @@ feature_names_
         return super()._values() | {"components": self.n_components}
 
     def _train(self, dataset: Dataset, place: Location) -> None:
-        options: dict[str, Any] = {"basis": self._given_rows(), "verbose": self.verbose}
-        run = finished_run(dataset, place, self._params(), embeds=True, **options)
+        run = self._fitted_run(dataset, place, embeds=True)
         self._take_run(run)
         self._take_model(read_model(run, ""))
 

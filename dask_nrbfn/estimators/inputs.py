@@ -151,11 +151,12 @@ def _to_dask(values: Any) -> Any:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: Any, reset: bool
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool
 ) -> tuple[Rows, NDArray[Any]]:
     """Return rows as `checked_rows`, and labels (n,) with `unlabelled` or NaN where missing."""
     if y is None:
         return _checked(estimator, X, y, schema, reset=reset)
+    unlabelled = estimator.unlabelled
     given = labels_of(y, unlabelled)
     rows, labels = _checked(estimator, X, given.values, schema, reset=reset)
     check_classification_targets(labels)
@@ -169,10 +170,10 @@ def training_rows(
 
 
 def training_numbers(
-    estimator: Any, X: Any, y: Any, schema: Schema | None, *, unlabelled: float | None, reset: bool
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool
 ) -> tuple[Rows, Floats]:
     """Return rows as `checked_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
-    none = False
+    none, unlabelled = False, estimator.unlabelled
     if unlabelled is not None:
         y = np.asarray(unmasked(y), dtype=np.float64)
         none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -26,8 +27,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.commands.update import kept_stages, read_model, update_run
-from dask_nrbfn.engine import Engine, InlineEngine, connect
-from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.estimators.inputs import (
     TrainingRows,
     checked_rows,
@@ -36,7 +37,8 @@ from dask_nrbfn.estimators.inputs import (
     is_dask,
     set_columns,
 )
-from dask_nrbfn.estimators.predictions import PredictOutput, predict_lazily, scorer_of
+from dask_nrbfn.estimators.predictions import PredictOutput, predict_lazily, result_of
+from dask_nrbfn.numeric.device import Device
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
@@ -95,12 +97,12 @@ _OPTIONS = {
         metavar="path, URL or RemoteLocation",
         none="a temporary directory",
     ),
+    "device": EngineOptions.options()["device"],
     "verbose": Option(0, int, "1: print the log of a fit, unless `logging` shows it.", least=0),
 }
 """Definitions of the parameters of all estimators."""
 
-# Arrays with one entry for each row, which no update reads.
-_NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
+_KINDS = {"classes": "NRBFNClassifier", "coordinates": "DiffusionMap", "numbers": "NRBFNRegressor"}
 
 _printing = threading.Lock()
 
@@ -144,39 +146,18 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
             yield directory
 
 
-def finished_run(
-    dataset: Dataset,
-    place: Location,
-    params: FitParams,
-    tuning: TuneParams | None = None,
-    *,
-    embeds: bool = False,
-    verbose: int = 0,
-    **options: Any,
-) -> Run:
-    """Return the finished run under `place` of a dataset and parameters, which decide its name."""
-    location = place
-    if not isinstance(dataset.location, MemoryStore):
-        given = [None if values is None else values.to_dict() for values in (params, tuning)]
-        identity = json.dumps([dataset.fingerprint, *given, options.get("time_limit")])
-        digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-        location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
-    with printed_log(verbose), _active_engine(dataset) as engine:
-        options |= {"tuning": tuning, "embeds": embeds}
-        return fit_dataset(dataset, location, params, engine, **options)
-
-
 @contextmanager
-def _active_engine(dataset: Dataset) -> Iterator[Engine]:
+def _active_engine(dataset: Dataset, device: Device) -> Iterator[Engine]:
     """Yield an engine: the active client, or this process without one or for rows in memory."""
+    options = EngineOptions(device=device)
     try:
         client = default_client()
     except ValueError:
         client = None
     if client is None or isinstance(dataset.location, MemoryStore):
-        yield InlineEngine()
+        yield InlineEngine(device=device)
         return
-    with connect(client=client) as engine:
+    with connect(options, client) as engine:
         yield engine
 
 
@@ -198,15 +179,16 @@ class _KeptRun(NamedTuple):
         if isinstance(run.location, MemoryStore):
             if is_refined(run.chosen_params):
                 return None
-            for stage in _NOT_FOR_UPDATES:
+            # Arrays with one entry for each row, which no update reads.
+            for stage in ("neighbors", "confidence", "search"):
                 run.drop(stage)
             return cls(run.location, 0, shared=False)
         return None if store is None else cls(run.location, 0, shared=True)
 
-    def update(self, dataset: Dataset, *, forget: bool) -> Self:
+    def update(self, dataset: Dataset, device: Device, *, forget: bool) -> Self:
         """Add or remove rows, and return the run with its new version."""
         in_memory = isinstance(self.location, MemoryStore)
-        with _active_engine(dataset) as engine:
+        with _active_engine(dataset, device) as engine:
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
         if in_memory:
             # No other network reads the earlier version.
@@ -236,6 +218,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     """Estimator with the parameters of a fit and, once it is fitted, a model."""
 
     _options: ClassVar[dict[str, Option]] = _OPTIONS
+    _predicts: ClassVar[str]
 
     basis: str | ArrayLike = "kmeans"
     basis_size: int | None = None
@@ -245,6 +228,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     missing: str = "error"
     store: str | os.PathLike[str] | RemoteLocation | None = None
     verbose: int = 0
+    device: Device = "cpu"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -308,6 +292,19 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         params = FitParams(**values)
         return params if given is None else given_basis(params, given)
 
+    def _fitted_run(self, dataset: Dataset, place: Location, **options: Any) -> Run:
+        """Return the finished run under `place` of a dataset and parameters, which name it."""
+        location, params = place, self._params()
+        if not isinstance(dataset.location, MemoryStore):
+            tuning, limit = options.get("tuning"), options.get("time_limit")
+            given = params.to_dict(), None if tuning is None else tuning.to_dict()
+            identity = json.dumps([dataset.fingerprint, *given, limit])
+            digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+            location = join(place, f"{'embedding' if 'embeds' in options else 'run'}-{digest}")
+        options["basis"] = self._given_rows()
+        with printed_log(self.verbose), _active_engine(dataset, self.device) as engine:
+            return fit_dataset(dataset, location, params, engine, **options)
+
     def _given_rows(self) -> ArrayLike | None:
         """Return `basis` if it is an array of basis rows."""
         return None if isinstance(self.basis, str) else self.basis
@@ -316,6 +313,10 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._basis_rows = run.read("cells/rows" if run.has("cells/rows") else "basis/rows")
 
     def _take_model(self, model: Model) -> None:
+        named = model.target_names is not None
+        predicts = "coordinates" if model.embeds else "numbers" if named else "classes"
+        if predicts != self._predicts:
+            raise DataError(f"the model predicts {predicts}.", f"Load it with {_KINDS[predicts]}.")
         self._model = model
         self.params_ = model.params
         self.basis_ = model.basis
@@ -341,11 +342,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def _predict(self, X: Any, result: str, *, clip: bool = True) -> Any:
         """Return a result of `RESULTS` for rows; lazily for a dask array."""
         check_is_fitted(self)
+        device = EngineOptions(device=self.device).device
         model = self._model if clip else replace(self._model, target_range=None)
         if is_dask(X):
-            return predict_lazily(model, X, result, self.store)
-        scorer = scorer_of(model)
-        return scorer.result(result, self._scores(X, scorer))
+            return predict_lazily(model, X, result, self.store, device)
+        return result_of(model, partial(self._scores, X), result, device)
 
     def _scores(self, X: Any, scorer: Scorer) -> Floats:
         model = self._model
@@ -378,10 +379,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     cells: int | str | None = None
     unlabelled: Any = None
     _kept_run: _KeptRun | None = field(default=None, init=False)
-
-    min_recall = FitLimits.min_recall
-    time_limit = FitLimits.time_limit
-    _of_numbers = False
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the network to rows and their targets.
@@ -477,16 +474,15 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         """Return chunked rows, targets and weights as a dataset, as `chunked_dataset` does."""
         return chunked_dataset(
             *arguments,
-            numbers=self._of_numbers,
+            numbers=self._predicts == "numbers",
             unlabelled=self.unlabelled,
             missing=self.missing,
             schema=schema,
         )
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
-        limits = ("min_recall", "time_limit", "verbose")
-        options = {"basis": self._given_rows(), **{name: getattr(self, name) for name in limits}}
-        run = finished_run(dataset, place, self._params(), self._tuning(), **options)
+        limits = {name: getattr(self, name, default) for name, default in vars(FitLimits()).items()}
+        run = self._fitted_run(dataset, place, tuning=self._tuning(), **limits)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
         self._kept_run = _KeptRun.of_fit(run, self.store)
@@ -533,7 +529,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
         own = self._kept_run = _own_run(self._kept_run, self.store)
         with self._batch(X, y, sample_weight, own.location) as dataset:
-            self._kept_run = own.update(dataset, forget=forget)
+            self._kept_run = own.update(dataset, self.device, forget=forget)
         before, after = self._model, Model.load(own.location)
         self._take_model(replace(after, classes=before.classes))
 

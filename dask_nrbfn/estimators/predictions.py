@@ -3,9 +3,9 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Self
 
 import dask.array as da
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError, ParameterError
+from dask_nrbfn.numeric.device import Device, compute_on
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.frames import as_frame, column_names
 from dask_nrbfn.storage.dataset import check_columns, check_names
@@ -26,13 +28,26 @@ from dask_nrbfn.storage.model import Model
 _LIBRARIES = ("default", "pandas", "polars")
 
 
-def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
-    """Return the scorer of an estimator."""
-    rows = block_rows(model.n_basis) if model.cells is None else None
-    return Scorer(model, block_rows=rows, threads=threads)
+def result_of(
+    model: Model,
+    scores_by: Callable[[Scorer], Floats],
+    result: str,
+    device: Device,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """Return a result of `RESULTS` for the rows whose scores `scores_by` computes by a scorer."""
+
+    def compute() -> NDArray[Any]:
+        rows = block_rows(model.n_basis) if model.cells is None else None
+        scorer = Scorer(model, block_rows=rows, threads=threads)
+        return scorer.result(result, scores_by(scorer))
+
+    return compute_on(device, compute)
 
 
-def predict_lazily(model: Model, X: Any, result: str, store: Location | None) -> da.Array:
+def predict_lazily(
+    model: Model, X: Any, result: str, store: Location | None, device: Device
+) -> da.Array:
     """Return a result for the rows of a dask collection, as a dask array with the same chunks."""
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
@@ -45,6 +60,7 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
         _published(model, store),
         result,
         nothing.dtype,
+        device,
         meta=nothing,
         drop_axis=None if layers else 1,
         chunks=(rows.chunks[0], *((size,) for size in layers)),
@@ -56,17 +72,18 @@ def _predict_rows(
     location: str | RemoteLocation,
     result: str,
     dtype: np.dtype[Any],
+    device: Device,
     block_info: Mapping[int, Mapping[str, Any]],
 ) -> NDArray[Any]:
     first_row, within = block_info[0]["array-location"][0][0], ""
     if np.isnan(first_row):
         # The number of rows before this block is known only once all blocks are computed.
         first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
+    scores_by = partial(Scorer.table, X=X, first_row=int(first_row), within=within)
     # Other blocks keep the other cores busy.
-    scorer = scorer_of(_opened_model(location), threads=1)
-    scores = scorer.table(X, first_row=int(first_row), within=within)
+    values = result_of(_opened_model(location), scores_by, result, device, threads=1)
     # A stored model has fewer label types than an estimator accepts.
-    return scorer.result(result, scores).astype(dtype, copy=False)
+    return values.astype(dtype, copy=False)
 
 
 def _published(model: Model, store: Location | None) -> str | RemoteLocation:

@@ -23,7 +23,7 @@ from dask_nrbfn.storage.model import Model
 class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     """Network whose targets are numbers, in one column or several."""
 
-    _of_numbers = True
+    _predicts = "numbers"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -66,19 +66,17 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
     ) -> TrainingRows:
-        X, numbers = training_numbers(self, X, y, schema, unlabelled=self.unlabelled, reset=True)
+        X, numbers = training_numbers(self, X, y, schema, reset=True)
         mark = None if self.unlabelled is None else np.nan
         rows = TrainingRows.of(X, numbers, sample_weight)
         return rows._replace(classes=np.empty(0), target_names=target_names_of(y), unlabelled=mark)
 
     def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
-        X, numbers = training_numbers(
-            self, X, y, self.schema_, unlabelled=self.unlabelled, reset=False
-        )
-        if numbers.shape[1] != stored.n_targets:
+        X, numbers = training_numbers(self, X, y, self.schema_, reset=False)
+        found, q = numbers.shape[1], stored.n_targets
+        if found != q:
             raise DataError(
-                f"y has {plural(numbers.shape[1], 'target column')}, but the model was fitted "
-                f"with {stored.n_targets}.",
+                f"y has {plural(found, 'target column')}, but the model was fitted with {q}.",
                 "Pass y with the target columns of the first fit, in the same order.",
             )
         names = target_names_of(y) or stored.target_names
@@ -95,10 +93,6 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         return np.empty(0)
 
     def _take_model(self, model: Model) -> None:
-        if model.target_names is None:
-            raise DataError("the model predicts classes.", "Load it with NRBFNClassifier.")
-        if model.embeds:
-            raise DataError("the model predicts coordinates.", "Load it with DiffusionMap.")
         super()._take_model(model)
         assert model.intercept is not None
         self.intercept_ = model.intercept

@@ -369,6 +369,11 @@ def on_gpu(task: Callable[..., Result], *arguments: Any) -> Result:
         gpu.release()
 
 
+def compute_on(device: Device, task: Callable[..., Result], *arguments: Any) -> Result:
+    """Return ``task(*arguments)``, computed on a device."""
+    return on_gpu(task, *arguments) if device == "gpu" else task(*arguments)
+
+
 def active_gpu() -> Gpu | None:
     """Return the GPU of this task, None on the CPU."""
     return _gpu_of_task.get()
@@ -406,16 +411,19 @@ def to_host(array: Any) -> Any:
     return array if gpu is None else gpu.download(array)
 
 
-def _bytes_of_square(n_sums: int) -> int:
+def bytes_of_square(n_sums: int, *, full_penalty: bool = False) -> int:
     """Return the bytes of sums and of a solution, over the squared number of basis rows.
 
     One sum is solved in place, next to its packed half. Several sums are those of folds: the
-    solution without a fold takes two more copies of the gram matrix.
+    solution without a fold takes two more copies of the gram matrix. A full penalty (r, r) is not
+    solved in place.
     """
-    return 12 if n_sums == 1 else max(8 * n_sums, 24)
+    if n_sums == 1:
+        return 24 if full_penalty else 12
+    return max(8 * n_sums, 32 if full_penalty else 24)
 
 
-def largest_basis_of_gpu(n_sums: int) -> int | None:
+def largest_basis_of_gpu(bytes_of_square: int) -> int | None:
     """Return the most basis rows that the GPU of this process holds; None without a GPU.
 
     A tenth of its memory is for blocks of rows.
@@ -424,7 +432,7 @@ def largest_basis_of_gpu(n_sums: int) -> int | None:
         gpu = open_gpu()
     except ParameterError:
         return None
-    return int((0.9 * gpu.free_bytes / _bytes_of_square(n_sums)) ** 0.5)
+    return int((0.9 * gpu.free_bytes / bytes_of_square) ** 0.5)
 
 
 def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
@@ -432,7 +440,7 @@ def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
     gpu, n_basis = gpu_of(basis), basis.shape[0]
     if gpu is None:
         return
-    each = _bytes_of_square(n_folds)
+    each = bytes_of_square(n_folds)
     needed, free = each * n_basis**2 + block_bytes, gpu.free_bytes
     if needed > free:
         most = int((max(free - block_bytes, 0) / each) ** 0.5)

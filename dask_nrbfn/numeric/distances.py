@@ -544,7 +544,7 @@ class BasisDistances:
 def float_rows(basis: ArrayLike | Rows) -> Rows:
     """Return the rows of a basis, float64."""
     if is_sparse(basis):
-        return basis.astype(np.float64)
+        return basis.astype(np.float64, copy=False)
     return basis if gpu_of(basis) is not None else np.asarray(basis, dtype=np.float64)
 
 

@@ -72,8 +72,9 @@ def test_plan__largest_basis_of_the_gpu(data, stand_in):
     def plan(*options):
         return succeed("plan", data.location, "--device", "gpu", "--basis-size", 6, *options)
 
-    # 12 bytes times the square of r, or 8 for each fold, in nine tenths of 1 GiB.
+    # Bytes times the square of r, 8 for each fold, in nine tenths of 1 GiB.
     assert largest("--alpha", 1e-6) == int((0.9 * 2**30 / 12) ** 0.5)
+    assert largest("--alpha", 1e-6, "--locality", 0.1) == int((0.9 * 2**30 / 24) ** 0.5)
     assert largest("--tune", "quick") == int((0.9 * 2**30 / 40) ** 0.5)
     of_json = json.loads(plan("--alpha", 1e-6, "--json"))
     assert of_json["largest_basis"] == largest("--alpha", 1e-6)

@@ -3,12 +3,14 @@
 from dataclasses import replace
 from functools import partial
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.predict import predict_dataset
@@ -214,6 +216,21 @@ def predictions_agree():
     assert np.array_equal(*(each.confusion for each in evaluations))
 
 
+def estimators_agree(kind, **params):
+    X, y = surfaces(300) if kind is NRBFNRegressor else spirals(300)
+    of_gpu, of_cpu = (kind(device=each, basis_size=40, **params) for each in ("gpu", "cpu"))
+    for network in (of_gpu, of_cpu):
+        network.fit(X[:200], y[:200])
+        if "effort" not in params:
+            network.partial_fit(X[200:], y[200:])
+    output = "decision_function" if hasattr(of_cpu, "decision_function") else "predict"
+    wanted = getattr(of_cpu, output)(X)
+    agrees(getattr(of_gpu, output)(X), wanted, 1e-7)
+    agrees(getattr(of_gpu, output)(da.from_array(X, chunks=(100, -1))).compute(), wanted, 1e-7)
+    # A network that was fitted on the CPU predicts on the GPU.
+    agrees(getattr(of_cpu.set_params(device="gpu"), output)(X), wanted)
+
+
 def run_goes_on(caplog):
     """A run that was begun on the CPU is finished on the GPU."""
     X, y = spirals(300)
@@ -359,6 +376,9 @@ CLAIMS = {
     "update": partial(update_agrees, PARAMS),
     "update of cells": partial(update_agrees, replace(OF_SIZE, features="plain", cells=2)),
     "predictions": predictions_agree,
+    "classifier": partial(estimators_agree, NRBFNClassifier, alpha=1e-4),
+    "regressor": partial(estimators_agree, NRBFNRegressor, alpha=1e-4),
+    "tuned": partial(estimators_agree, NRBFNClassifierCV, effort="quick", width_factors=(0.5,)),
     **{
         f"neighbours, {kind}": partial(neighbours_agree, kind)
         for kind in ("drawn", "repeated", "on a grid", "far")
