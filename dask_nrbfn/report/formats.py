@@ -9,8 +9,8 @@ from dask_nrbfn.errors import plural
 
 # Shown columns of a schema, items of a list, and letters in a cell of a text table. JSON has all.
 _MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
-
-_SHARES = {"error_rate", "fold_deviation", "precision", "recall", "f1", "of_class", "missing"}
+_ERRORS = {"error_rate", "relative_error", "fold_deviation"}
+_SHARES = _ERRORS | {"precision", "recall", "f1", "of_class", "missing"}
 _UNITS = ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "kiB"))
 
 

@@ -52,14 +52,14 @@ def test_tuning_table__of_numbers(regression, model):
     assert "250 held-out rows, a validation dataset\n" in penalties
     assert finals.startswith("2 combinations compared on 300 rows with a basis of 30; linear")
     assert re.split("  +", combinations.splitlines()[1])[-3::2] == ["relative error", "r2"]
-    errors = [float(line.split()[-4]) for line in combinations.splitlines()[2:]]
+    errors = [float(line.split()[-6]) for line in combinations.splitlines()[2:]]
     assert errors == sorted(errors)
     (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
     X, Y = surfaces(250, seed=1)
     r2 = r2_score(Y, model.scores(X), multioutput="raw_values")
     assert marked.split()[1:] == [
         f"{regression.chosen_params.alpha:g}",
-        f"{1 - r2.mean():.4g}",
+        *(f"{100 * (1 - r2.mean()):.2f}", "%"),
         *(f"{r2[0]:.4g},", f"{r2[1]:.4g}"),
     ]
 
