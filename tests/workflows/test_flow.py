@@ -71,7 +71,7 @@ def test_flow__bad_file_is_not_tried_again_and_the_old_model_stays(place, tmp_pa
     run = FlowRun(place.settings, tmp_path)
     end = run.end()
     assert end.startswith("FAILED")
-    assert "1 of 1 files cannot be used" in end
+    assert "1 file cannot be used" in end
     assert "Retry 1/" not in run.log.read_text()
     assert place.published() == before
     assert place.waiting() == []

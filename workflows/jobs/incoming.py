@@ -1,13 +1,13 @@
 """The files of a night: each waits until its rows are in the run, and then moves to ``done``.
 
-One that cannot be used moves to ``rejected``, with the reason beside it, so that it holds up one
-night and no other. Both are inside the directory in which files wait.
+One that cannot be used moves to ``rejected``, with the reason beside it, and the night goes on with
+the others. Both are inside the directory in which files wait.
 """
 
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,26 +90,13 @@ def for_each_file(
     step: Callable[[IncomingFile], None],
     *,
     bad: tuple[type[NRBFNError], ...] = (DataError,),
-) -> None:
-    """Take a step with every file that waits; reject the bad ones, and raise DataError for them."""
-    files = waiting_files(settings)
-    rejected = list(_rejected(settings, files, step, bad))
-    if rejected:
-        raise DataError(
-            f"{len(rejected)} of {len(files)} files cannot be used: {', '.join(rejected)}.",
-            f"The reasons are in {settings.night.directory / REJECTED}. Write these files again.",
-        )
-
-
-def _rejected(
-    settings: Settings,
-    files: Iterable[IncomingFile],
-    step: Callable[[IncomingFile], None],
-    bad: tuple[type[NRBFNError], ...],
-) -> Iterator[str]:
-    for file in files:
+) -> list[str]:
+    """Take a step with every file that waits; reject the bad ones and return their names."""
+    rejected = []
+    for file in waiting_files(settings):
         try:
             step(file)
         except bad as error:
             file.reject(error, settings)
-            yield file.path.name
+            rejected.append(file.path.name)
+    return rejected

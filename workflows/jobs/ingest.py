@@ -15,11 +15,11 @@ from dask_nrbfn.storage.location import Location
 logger = logging.getLogger("dask_nrbfn.jobs.ingest")
 
 
-def ingest(settings: Settings) -> None:
+def ingest(settings: Settings) -> list[str]:
     """Write every dataset that is not there yet."""
     for part, source in settings.sources.items():
         ingest_source(settings, source, part)
-    for_each_file(
+    return for_each_file(
         settings,
         partial(ingest_incoming, settings),
         bad=(DataError, DamagedDataError, ParameterError),
