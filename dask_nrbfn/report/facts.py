@@ -281,6 +281,7 @@ def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
 
 def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
     balanced = finished.params.class_weight is not None
+    scale = ', and `scale`="standard"' if finished.params.scale == "none" else ""
     if (guess := guess_as_good(finished.run)) is not None:
         error, guessing = (shown("error_rate", each) for each in guess)
         small = ' For small classes, pass `class_weight`="balanced".'
@@ -296,10 +297,8 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
         recalls, supports = ([each[name] for each in figures] for name in ("recall", "support"))
         if missed := _below("recall", finished.labels, recalls, _LOW_RECALL):
             yield Concern(
-                f"Less than half of the {rows.lower()} of these classes get the right label: "
-                f"{missed}.",
-                'Try `class_weight`="balanced" for classes with few rows, and `scale`="standard" '
-                "for columns in different units.",
+                f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
+                f'Try `class_weight`="balanced" for classes with few rows{scale}.',
             )
         if small := _below("support", finished.labels, supports, _FEW_ROWS):
             yield Concern(
@@ -345,18 +344,19 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
 
 def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     """Yield concerns about chosen values at the border of those that were tried."""
-    tuning, params = finished.run.tuning, finished.params
+    tuning, params, tunes = finished.run.tuning, finished.params, finished.run.begun_by == "tune"
     if tuning is None:
         return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
     records = [*search["tried"], *search["finals"]]
-    for name, tried in {
+    factors = [r["width_factor"] for r in records if r["kernel"] == params.kernel]
+    for name, option, tried in (
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
-        "alpha": [entry["alpha"] for entry in describe_tuning(finished.run)["path"]],
-        "locality": tuning.localities or (),
-        "components": tuning.components or (),
-        "width_factor": [r["width_factor"] for r in records if r["kernel"] == params.kernel],
-    }.items():
+        ("alpha", "alphas", [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]),
+        ("locality", "localities", tuning.localities or ()),
+        ("components", "components", tuning.components or ()),
+        ("width_factor", "width_factors", factors),
+    ):
         chosen, known = getattr(params, name), {*tried}
         # No alpha or locality is below 0 or above 1, and no alpha need be below the paper's.
         limited = name != "width_factor" and chosen in (0.0, PAPER_ALPHA, 1.0)
@@ -365,12 +365,12 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
         yield Concern(
             f"`{name}`={chosen:g} is the {side} that was tried.",
-            f"Give {beyond} values of `{name}` in a new run.",
+            f"Give {beyond} values of `{option if tunes else name}` in a new run.",
         )
     sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):
         yield Concern(
             f"`basis_size`={max(sizes)} is the largest that was tried, and errors still fell.",
-            "Give a larger `basis_size` in a new run. Twice as many basis rows take four times as "
-            "long.",
+            "Give a larger `basis_size` in a new run, up to the number of distinct rows. Twice as "
+            "many basis rows take four times as long.",
         )

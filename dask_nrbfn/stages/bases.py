@@ -233,7 +233,7 @@ def check_distinct(run: Run, n_distinct: int) -> None:
         whose, more = "the candidates have", ", or give `candidates`=all in a new run"
     raise ParameterError(
         f"`basis_size` is {size}, but {whose} only {n_distinct} distinct rows.",
-        f"Set `basis_size` to at most {n_distinct}{more}.",
+        f"Give another run and a `basis_size` of at most {n_distinct}{more}.",
     )
 
 

@@ -338,7 +338,7 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     n_unused = np.count_nonzero(root**2 <= 2 * LEAST_WEIGHT)
     weights = f"weights of round {kept}, the heaviest {named}; {n_unused} columns without effect"
-    equal = f"not learned: {stopped}" if stopped else "equal weights of the columns do best"
+    equal = f"not learned: {stopped}" if stopped else "not learned: any gain may be chance"
     logger.info("metric: %s", weights if kept else equal)
     return {"rounds": rounds, "kept": kept, "heaviest": heaviest, **known(stopped=stopped)}
 

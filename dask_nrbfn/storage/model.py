@@ -379,7 +379,7 @@ def open_version(run: zarr.Group, place: str) -> zarr.Group:
     with metadata_named(f"{run.store_path}/{name}"):
         model = run.get(name)
     if not isinstance(model, zarr.Group) or "kind" not in model.attrs:
-        what, remedy = ("no model yet", "Finish the run with the command that began it.")
+        what, remedy = ("no model yet", "Finish the run by its first command, or delete it.")
         if place:
             what = f"no model in {place}"
             remedy = "Refresh the run, or restore the missing group from a copy."
