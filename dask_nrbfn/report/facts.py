@@ -44,7 +44,7 @@ MOST_CLASSES, UNKNOWN = 30, "(unknown)"
 KIND = ("scale", "features", "kernel")
 
 # Figures by which a tuning compares; each record has some.
-_COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss", "temperature")
+_COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss")
 Record = dict[str, Any]  # parameters that were tried, and their figures
 
 # Number of confusions, and of the worst cells and rows.

@@ -56,7 +56,7 @@ def test_concerns__of_an_evaluation(fitted):
         confusion=((20, 0, 0), (0, 10, 10), (8, 4, 8)), expected_calibration_error=0.0,
     )  # fmt: skip
     (problem,) = problems(fitted, judged)
-    assert problem.startswith("Less than half of the evaluated rows of these classes get the right")
+    assert problem.startswith("Less than half of the evaluated rows of these classes are right")
     assert problem.endswith(f": {labels[2]} (40.00 %).")
     right = replace(judged, n_errors=0, confusion=((20, 0, 0), (0, 20, 0), (0, 0, 20)))
     assert problems(fitted, right) == []

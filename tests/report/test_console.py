@@ -85,7 +85,6 @@ def test_tuning_table__marks_what_was_chosen(tuned):
         f"{100 * validation['error_rate']:.2f}",
         "%",
         f"{judged['log_loss']:.4g}",
-        f"{judged['temperature']:.4g}",
     ]
 
 
@@ -109,7 +108,7 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     lost = judged[0] | dict.fromkeys(judged[0].keys() - {*Ridge._fields})
     run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
     line = tuning_table(run).split("\n\n")[2].splitlines()[2]
-    assert line.split() == ["0.01", "-", "-", "-"]
+    assert line.split() == ["0.01", "-", "-"]
 
 
 def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):
