@@ -68,7 +68,7 @@ class Graph:
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
         """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
-        self._add("Identity", [of.name], name)
+        self.node("Identity", of, output=name)
         self.proto.output.append(self._described(name, dtype or self.dtype, *width))
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
@@ -79,16 +79,16 @@ class Graph:
         self.proto.initializer.append(self._onnx.numpy_helper.from_array(array, name))
         return Tensor(self, name)
 
-    def node(self, operator: str, *operands: Any, **attributes: Any) -> Any:
+    def node(self, operator: str, *operands: Any, output: str = "", **attributes: Any) -> Any:
         """Return the result of an ONNX operator; operands that are no tensors become constants."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name = f"{_OWN}{operator}_{len(self.proto.node)}"
-        self._add(operator, [tensor.name for tensor in tensors], name, **attributes)
-        return Tensor(self, name)
-
-    def _add(self, operator: str, operands: list[str], name: str, **attributes: Any) -> None:
-        node = self._onnx.helper.make_node(operator, operands, [name], name, **attributes)
+        name, names = (
+            output or f"{_OWN}{operator}_{len(self.proto.node)}",
+            [t.name for t in tensors],
+        )
+        node = self._onnx.helper.make_node(operator, names, [name], name, **attributes)
         self.proto.node.append(node)
+        return Tensor(self, name)
 
     def model(self, card: dict[str, Any]) -> "onnx.ModelProto":
         """Return the checked model of the graph; its card has a JSON text for each entry."""
@@ -146,7 +146,8 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
     np.matmul: "MatMul",
     np.maximum: "Max",
     np.minimum: "Min",
-    np.clip: "Clip",
+    # Clip of ONNX has one limit for all columns.
+    np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
     np.sqrt: "Sqrt",
     np.square: lambda x: x * x,
     np.exp: "Exp",
@@ -263,10 +264,7 @@ def _scaled_rows(model: Model, X: Any) -> Any:
 def _scores(model: Model, basis: Floats, rows: Any) -> Any:
     """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
     scores = (_l1_activations if model.l1 else _activations)(model, basis, rows) @ model.weights.T
-    scores = scores if model.intercept is None else scores + model.intercept
-    if model.target_range is None:
-        return scores
-    return np.minimum(np.maximum(scores, model.target_range[0]), model.target_range[1])
+    return model.clipped(scores if model.intercept is None else scores + model.intercept)
 
 
 def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
@@ -274,7 +272,7 @@ def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
     graph, (r, p) = rows.graph, basis.shape
     if model.params.normalized:
         # As `CityBlockFactors.shifted_logarithms`: far rows keep the digits of their differences.
-        rows = np.minimum(np.maximum(rows, basis.min(axis=0)), basis.max(axis=0))
+        rows = np.clip(rows, basis.min(axis=0), basis.max(axis=0))
     row_axis = graph.node("Unsqueeze", rows, graph.constant([1], np.int64))
     size, sums = max(1, _DIFFERENCES // p), []
     for start in range(0, r, size):
