@@ -52,7 +52,7 @@ from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run, version_name, versions_of
+from dask_nrbfn.storage.run import Run, version_name
 
 _OF_FIT = FitParams.options()
 _OPTIONS = {
@@ -200,7 +200,7 @@ class _KeptRun(NamedTuple):
 def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
     """Return a run that only one network updates: the run of its fit, or a copy in `store`."""
     if kept is not None and not kept.shared:
-        if len(versions_of(Run.open(kept.location).attributes)) != kept.version:
+        if len(Run.open(kept.location).versions) != kept.version:
             raise RunMismatchError(
                 f"a copy of this network has changed {kept.location}.", "Fit this network again."
             )

@@ -26,7 +26,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run, versions_of
+from dask_nrbfn.storage.run import Run
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _read_results(run: Run, leaves: list[str]) -> None:
         Model.read(open_version(open_group(run.location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
-    if versions_of(run.attributes):
+    if run.versions:
         # Models of later versions cannot be computed again, so their errors pass through.
         Model.load(run.location)
 
