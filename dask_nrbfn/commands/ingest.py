@@ -171,25 +171,13 @@ def ingest_file(
     if isinstance(source, RemoteLocation):
         options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):
-        options["schema"] = load_schema(schema)
+        record = attributes_of(open_group(schema, kind="dataset or run or model"))["schema"]
+        if record is None:
+            raise DataError(
+                f"{schema} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
+            )
+        options["schema"] = Schema.of_record(record)
     return ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
-
-
-def load_schema(location: Location) -> Schema:
-    """Return the schema of a dataset, a run or a model."""
-    group = open_group(location, kind="dataset or run or model")
-    if attributes_of(group)["kind"] == "dask_nrbfn.dataset":
-        schema = Dataset.open(location).schema
-    else:
-        # Imports scipy, which no table needs.
-        from dask_nrbfn.storage.model import Model
-
-        schema = Model.load(location).schema
-    if schema is None:
-        raise DataError(
-            f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
-        )
-    return schema
 
 
 def ingest_arrays(

@@ -203,17 +203,16 @@ def _map_boxes(
         ahead = read_ahead(read, thread_name="read-boxes")
         for box, rows in zip(boxes, ahead, strict=True):
             scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=" of pixels")
-            known = ~np.isnan(scores[:, 0])
+            # The other results of pixels with gaps are NaN.
+            gaps = np.isnan(scores[:, 0])
             for name in names:
                 array: Any = group[name]
                 if name == "label":
-                    own = _codes(model.classes)[scores[known].argmax(axis=1)]
+                    values = _codes(model.classes)[scores.argmax(axis=1)]
+                    values[gaps] = np.iinfo(array.dtype).max
                 else:
-                    own = scorer.result(_RESULTS[name], scores[known])
-                missing = np.iinfo(array.dtype).max if name == "label" else np.nan
-                values = np.full((len(known), *own.shape[1:]), missing, dtype=array.dtype)
-                values[known] = own
+                    values = scorer.result(_RESULTS[name], scores)
                 lengths = (each.stop - each.start for each in box)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            n_missing += int(np.count_nonzero(~known))
+            n_missing += int(np.count_nonzero(gaps))
     return n_missing

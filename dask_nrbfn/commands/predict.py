@@ -26,7 +26,7 @@ from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.anndata import import_anndata, obs_of
 from dask_nrbfn.sources.files import damage_named
 from dask_nrbfn.sources.source import Block, recut
-from dask_nrbfn.sources.zarr_arrays import zarr_format
+from dask_nrbfn.sources.zarr_arrays import opened_zarr, zarr_format
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -408,8 +408,7 @@ def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> t
     if targets is not None:
         columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
     with damage_named(place, "AnnData"):
-        root = zarr.open_group(store_at(cells), mode="r", use_consolidated=False)
-        attributes = obs_of(root, place).attrs
+        attributes = obs_of(opened_zarr(place), place).attrs
     used = {attributes["_index"], *(() if overwrite else attributes["column-order"])}
     for name in columns:
         if name in used:
