@@ -23,10 +23,8 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
     AlreadyAddedError,
-    DamagedDataError,
     DamagedResultError,
     DataError,
-    MissingDataError,
     ParameterError,
     RunMismatchError,
     WorseModelError,
@@ -43,6 +41,7 @@ from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
 from dask_nrbfn.stages.cells import FITS, read_cell_targets
+from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
     MomentsPass,
     moments_bytes,
@@ -55,10 +54,10 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, locked_group, open_group
+from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.model import Model, open_version
+from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, member_of, model_name, version_name
 from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
@@ -228,11 +227,6 @@ def kept_stages(run: Run) -> list[str]:
     return [name for name in names if name in run.stages]
 
 
-def read_model(run: Run, place: str) -> Model:
-    """Return the model of the version at `place`."""
-    return Model.read(open_version(open_group(run.location, kind="run"), place))
-
-
 class _Change(NamedTuple):
     """Rows that join the version at `base`, or leave it.
 
@@ -349,10 +343,7 @@ def _next_version(
 
 def _read_full_model(run: Run, place: str) -> Model:
     """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
-    try:
-        model = read_model(run, place)
-    except (MissingDataError, DamagedDataError) as error:
-        raise DamagedResultError(error.problem, error.remedy, model_name(place), ()) from error
+    model = read_model(run, place)
     if model.places is None:
         return model
     basis = model.scaling.apply(run.read("basis/values"))
