@@ -33,14 +33,7 @@ from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    check_outside_groups,
-    exists,
-    locked_group,
-    remove_group,
-    replace_group,
-)
+from dask_nrbfn.storage.group import Location, locked_group, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, locate
 from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh, member_of
 
@@ -110,9 +103,6 @@ def fit_dataset(
         min_recall=min_recall,
     )
     check_fit(context)
-    if not exists(location):
-        # Before the lock is written beside the run.
-        check_outside_groups(location)
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)

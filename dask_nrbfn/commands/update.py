@@ -307,9 +307,6 @@ def _next_version(
     location: Location, action: str, engine: Engine, judge: Judge | None
 ) -> Iterator[_Draft]:
     """Yield the draft of the next version of a locked run; drop what is no longer needed."""
-    if judge is not None:
-        # Raises an error if the run is a Zarr store object.
-        join(location, model_name(""))
     run = Run.open(location)
     if run.embeds:
         raise ParameterError(
