@@ -51,7 +51,7 @@ BUDGETS = {
     "engine": (865, 8),
     "sources": (2766, 13),
     "stages": (5895, 14),
-    "commands": (3324, 11),
+    "commands": (3321, 11),
     "estimators": (1700, 8),
     "report": (900, 7),
     "cli": (1096, 9),

@@ -82,10 +82,8 @@ class Graph:
     def node(self, operator: str, *operands: Any, output: str = "", **attributes: Any) -> Any:
         """Return the result of an ONNX operator; operands that are no tensors become constants."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name, names = (
-            output or f"{_OWN}{operator}_{len(self.proto.node)}",
-            [t.name for t in tensors],
-        )
+        name = output or f"{_OWN}{operator}_{len(self.proto.node)}"
+        names = [tensor.name for tensor in tensors]
         node = self._onnx.helper.make_node(operator, names, [name], name, **attributes)
         self.proto.node.append(node)
         return Tensor(self, name)

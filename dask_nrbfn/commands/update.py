@@ -522,15 +522,14 @@ def _solve_cells(
     """Store the moments of the networks of all cells; return their solutions and figures."""
     assert model.cells is not None
     alphas, solutions, of_targets = run.read("cells/alphas"), [], []
-    params, targets = model.params, read_cell_targets(run, model.n_targets)
+    targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
+    penalty_of = penalty_named(model.params.penalty).of
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
         run.write_part(place, cell, {}, moments.arrays())
         shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
-        how = {"alpha": alpha, "normalized": params.normalized}
-        how["penalty"] = penalty_named(params.penalty).of(
-            partial(model.features_of_cell, cell), shares
-        )
+        penalty = penalty_of(partial(model.features_of_cell, cell), shares)
+        how = {"alpha": alpha, "normalized": normalized, "penalty": penalty}
         # The system may be singular.
         solution = SolvedCell.of(moments, targets, **how) or SolvedCell.constant(moments)
         solutions.append(solution.arrays())
