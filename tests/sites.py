@@ -3,7 +3,7 @@
 from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.stages.moments import MOMENTS, read_sums
-from dask_nrbfn.storage.run import Run, latest_place
+from dask_nrbfn.storage.run import Run
 
 
 def write_site(run, place, first, *added) -> Run:
@@ -18,4 +18,4 @@ def write_site(run, place, first, *added) -> Run:
 def read_latest_moments(location):
     """Return the moments of the latest model of a run."""
     run = Run.open(location)
-    return read_sums(run, latest_place(run.attributes) or MOMENTS.name)
+    return read_sums(run, run.latest_place or MOMENTS.name)

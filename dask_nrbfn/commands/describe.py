@@ -13,7 +13,7 @@ from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, open_group
-from dask_nrbfn.storage.run import Run, n_rows_held, versions_of
+from dask_nrbfn.storage.run import Run
 
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
@@ -130,10 +130,8 @@ def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
-    # Other jobs may have changed the run since it was opened.
-    run = Run.open(run.location)
     attributes, stages, params = run.attributes, run.stages, run.chosen_params
-    versions, cells = versions_of(attributes), cells_record(stages)
+    versions, cells = run.versions, cells_record(stages)
     judged = judged_record(stages)
     fitted: dict[str, Any] = {}
     # Later records are of more rows.
@@ -144,7 +142,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     metric = stages.get("metric", {}) if params.scale == LEARNED else {}
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
-        "n_rows": n_rows_held(attributes),
+        "n_rows": run.n_rows_held,
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
         **_schema_of(Schema.of_record(attributes["schema"])),

@@ -78,9 +78,8 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures by name, as values that `json.dumps` accepts."""
-        first = {"n_rows": self.n_rows, "n_errors": self.n_errors, "error_rate": self.error_rate}
-        rest = {"classes": list(self.classes), "per_class": self.per_class}
-        return first | vars(self) | rest
+        further = {"error_rate": self.error_rate, "per_class": self.per_class}
+        return vars(self) | further | {"classes": list(self.classes)}
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.errors import ParameterError
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class OpenedRows:
+class OpenedRows(NamedTuple):
     """Rows that a model is used on."""
 
     dataset: Dataset
@@ -31,7 +30,7 @@ class OpenedRows:
     kept: "pa.RecordBatchReader | None" = None
     ignored: tuple[str, ...] = ()
     # Number of rows with a category that the model does not know, by column.
-    unseen: Mapping[str, int] = field(default_factory=dict)
+    unseen: Mapping[str, int] = {}
 
 
 @contextmanager

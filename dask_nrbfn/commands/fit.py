@@ -33,24 +33,9 @@ from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    check_outside_groups,
-    exists,
-    locked_group,
-    remove_group,
-    replace_group,
-)
+from dask_nrbfn.storage.group import Location, locked_group, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, locate
-from dask_nrbfn.storage.run import (
-    REFRESH,
-    Run,
-    finish_refresh,
-    latest_place,
-    member_of,
-    members_by_content,
-    members_held,
-)
+from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh, member_of
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +103,6 @@ def fit_dataset(
         min_recall=min_recall,
     )
     check_fit(context)
-    if not exists(location):
-        # Before the lock is written beside the run.
-        check_outside_groups(location)
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
@@ -253,7 +235,7 @@ def refresh_run(
 def _check_refreshable(old: Run, judge: Judge | None) -> None:
     """Raise an error if a run was never finished, or cannot be fitted again or judged."""
     attributes, place = old.attributes, old.location
-    if not latest_place(attributes) and "model" not in attributes["stages"]:
+    if not old.latest_place and "model" not in attributes["stages"]:
         raise DamagedDataError(
             f"the run {place} has no model yet.", f"Finish the run with {old.begun_by}."
         )
@@ -270,14 +252,14 @@ def _check_refreshable(old: Run, judge: Judge | None) -> None:
 
 def _rows_held(run: Run, files: ExitStack) -> list[Dataset]:
     """Return the datasets whose rows a run holds; they exist until `files` is closed."""
-    known, held = members_by_content(run.attributes), members_held(run.attributes)
-    if taken := [known[content]["dataset"] for content, times in held.items() if times < 0]:
+    held = run.members_held.values()
+    if taken := [each["dataset"] for each in held if each["times"] < 0]:
         raise DataError(
             f"{run.location} has forgotten the rows of {taken[0]}, which were added together "
             "with other rows.",
             "Give datasets without the forgotten rows.",
         )
-    return [_open_member(run, known[each], files) for each, times in held.items() if times]
+    return [_open_member(run, each, files) for each in held if each["times"]]
 
 
 def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
@@ -303,7 +285,8 @@ def _check_joinable(datasets: Sequence[Dataset]) -> None:
     first = datasets[0]
     if len({each.content for each in datasets}) < len(datasets):
         raise DataError("two of the datasets have the same rows.", "Give each dataset once.")
-    for other in datasets[1:]:
+    marked = next((each for each in datasets if each.unlabelled is not None), first)
+    for other in datasets:
         other.encoded_by(first.schema)
         if _columns(other) != _columns(first):
             raise DataError(
@@ -311,8 +294,6 @@ def _check_joinable(datasets: Sequence[Dataset]) -> None:
                 f"{first.location}.",
                 "Give datasets with the same columns and label type.",
             )
-    marked = next((each for each in datasets if each.unlabelled is not None), first)
-    for other in datasets:
         # NaN differs from itself.
         other_mark = repr(other.unlabelled) not in (repr(None), repr(marked.unlabelled))
         if other_mark or marked.unlabelled in other.classes.tolist():

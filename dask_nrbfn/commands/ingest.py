@@ -14,14 +14,7 @@ from dask_nrbfn.numeric.rows import canonical, dense, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.arrays import ArrayRows
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    STRING,
-    checked_mark,
-    feature_dtype,
-    label_dtype,
-    sparse_dtype,
-)
+from dask_nrbfn.sources.dtypes import STRING, checked_mark, feature_dtype, label_dtype, sparse_dtype
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
@@ -30,14 +23,7 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import (
-    Block,
-    Names,
-    StoredAt,
-    check_one_kind,
-    expanded_values,
-    stored_values,
-)
+from dask_nrbfn.sources.source import Block, Names, check_one_kind, expanded_values, stored_values
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
     Mark,
@@ -171,25 +157,13 @@ def ingest_file(
     if isinstance(source, RemoteLocation):
         options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):
-        options["schema"] = load_schema(schema)
+        record = attributes_of(open_group(schema, kind="dataset or run or model"))["schema"]
+        if record is None:
+            raise DataError(
+                f"{schema} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
+            )
+        options["schema"] = Schema.of_record(record)
     return ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
-
-
-def load_schema(location: Location) -> Schema:
-    """Return the schema of a dataset, a run or a model."""
-    group = open_group(location, kind="dataset or run or model")
-    if attributes_of(group)["kind"] == "dask_nrbfn.dataset":
-        schema = Dataset.open(location).schema
-    else:
-        # Imports scipy, which no table needs.
-        from dask_nrbfn.storage.model import Model
-
-        schema = Model.load(location).schema
-    if schema is None:
-        raise DataError(
-            f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
-        )
-    return schema
 
 
 def ingest_arrays(
@@ -299,7 +273,8 @@ def ingest_source(
     row_values = expanded if n_values is None else n_values / source.n_rows
     rows = chunk_rows
     if rows is None:
-        rows = _rows_of_chunk(source, x_dtype, row_values, stored_at)
+        whole = 1 if stored_at is None else stored_at.chunk_rows
+        rows = _rows_of_chunk(source, x_dtype, row_values, whole)
     if rows < 1:
         raise ParameterError(f"`chunk_rows` is {rows}.", "Give an integer of at least 1.")
     gaps = gaps or (schema is not None and schema.fills)
@@ -334,18 +309,18 @@ def _written(
 
 
 def _rows_of_chunk(
-    source: Source, dtype: np.dtype[Any], row_values: float | None, stored_at: StoredAt | None
+    source: Source, dtype: np.dtype[Any], row_values: float | None, whole: int
 ) -> int:
-    """Return the rows of a chunk of 16 MiB; at most all rows."""
+    """Return the rows of a chunk of 16 MiB, a multiple of `whole`; at most all rows."""
     n_features, schema = source.n_features, source.schema
     if schema is not None and not schema.is_plain:
         # Tasks hold the features of a chunk.
-        n_features, dtype = schema.n_features, FLOAT64
+        n_features, dtype = schema.n_features, np.dtype(np.float64)
     n_numbers = len(source.target_names or ())
     rows = default_chunk_rows(n_features, dtype, row_values=row_values, n_numbers=n_numbers)
-    if stored_at is not None and rows < source.n_rows:
-        # The chunks of the store are decoded as a whole.
-        rows = max(rows // stored_at.chunk_rows, 1) * stored_at.chunk_rows
+    if rows < source.n_rows:
+        # The chunks of another store are decoded as a whole.
+        rows = max(rows // whole, 1) * whole
     return min(rows, source.n_rows)
 
 
@@ -385,8 +360,8 @@ class DaskRows(ArrayRows):
         """Yield rows, targets and weights of chunks of `rows` rows as delayed objects."""
         x, y, target, weights = map(self.arrays.get, ("x", "y", "target", "weights"))
         if target is not None:
-            y = target.reshape(self.n_rows, -1).astype(FLOAT64)
-        weights = None if weights is None else weights.astype(FLOAT64)
+            y = target.reshape(self.n_rows, -1).astype(np.float64)
+        weights = None if weights is None else weights.astype(np.float64)
         return zip(
             *(
                 repeat(None)

@@ -14,9 +14,9 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.files import check_not_given
 from dask_nrbfn.commands.predict import check_output, expect_bytes, run_spans
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.arrays import columns_by_name
-from dask_nrbfn.sources.scene import BOX_PIXELS, Box, Scene, open_scene
+from dask_nrbfn.sources.scene import BOX_PIXELS, Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.dataset import check_columns, read_ahead
 from dask_nrbfn.storage.group import Location, mark_complete, replacing_group
@@ -83,13 +83,12 @@ def predict_scene(
         check_not_given("the model predicts numbers", **asked)
     names += ["probability"] * probabilities + ["score"] * scores
     order = _feature_order(opened, found)
-    (r, p), q, rows = opened.basis.shape, opened.n_targets, scoring_rows(opened)
     # A box as stored, decoded and as rows, for the current and the next box; its scores, results
-    # and labels; a block of activations; the basis as read and as slopes.
-    pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize + 8 * (4 * q + 2)
-    held = math.prod(found.steps) * pixel_bytes + activations_bytes(opened)
-    held += 8 * (rows * 4 * p + 3 * r * p + 2 * r * q)
-    expect_bytes(engine, opened, held, "Write the scene in smaller chunks")
+    # and labels.
+    pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize
+    held = math.prod(found.steps) * (pixel_bytes + 8 * (4 * opened.n_targets + 2))
+    remedy, p = "Write the scene in smaller chunks", opened.n_features
+    expect_bytes(engine, opened, held, row_width=p, of_sparse=False, remedy=remedy)
     with (
         open_scene(found.place) as stored,
         replacing_group(out, kind="map", overwrite=overwrite) as group,
@@ -120,14 +119,13 @@ def _dimension(model: Model) -> str:
 
 
 def _feature_order(model: Model, scene: Scene) -> list[int]:
-    """Return the index of each column of the model among the features; none if equal."""
-    found, wanted, n_columns = scene.feature_names, model.feature_names, model.n_features
+    """Return the index of each column of the model among the features of a scene."""
+    found, wanted = scene.feature_names, model.feature_names
     if model.schema is not None:
         wanted = tuple(column.name for column in model.schema.columns)
-        n_columns = len(wanted)
-    if wanted is None or wanted == found:
-        check_columns(len(found), n_columns)
-        return []
+    if wanted is None:
+        check_columns(len(found), model.n_features)
+        return [*range(len(found))]
     remedy = "Give all features of the training rows, each once and in any order."
     return columns_by_name(wanted, found, str(scene.place), remedy)
 
@@ -201,25 +199,20 @@ def _map_boxes(
     scorer, n_missing = Scorer(model), 0
     boxes = scene.boxes()[start // BOX_PIXELS : stop // BOX_PIXELS]
     with open_scene(scene.place) as stored:
-
-        def read(box: Box) -> NDArray[Any]:
-            rows = scene.rows(stored, box)
-            return rows[:, order] if order else rows
-
-        ahead = read_ahead(map(read, boxes), thread_name="read-boxes")
+        read = (np.take(scene.rows(stored, box), order, axis=1) for box in boxes)
+        ahead = read_ahead(read, thread_name="read-boxes")
         for box, rows in zip(boxes, ahead, strict=True):
             scores = scorer.table(rows, as_stored=False, skip_gaps=True, within=" of pixels")
-            known = ~np.isnan(scores[:, 0])
+            # The other results of pixels with gaps are NaN.
+            gaps = np.isnan(scores[:, 0])
             for name in names:
                 array: Any = group[name]
                 if name == "label":
-                    own = _codes(model.classes)[scores[known].argmax(axis=1)]
+                    values = _codes(model.classes)[scores.argmax(axis=1)]
+                    values[gaps] = np.iinfo(array.dtype).max
                 else:
-                    own = scorer.result(_RESULTS[name], scores[known])
-                missing = np.iinfo(array.dtype).max if name == "label" else np.nan
-                values = np.full((len(known), *own.shape[1:]), missing, dtype=array.dtype)
-                values[known] = own
+                    values = scorer.result(_RESULTS[name], scores)
                 lengths = (each.stop - each.start for each in box)
                 array[(..., *box)] = values.T.reshape(*array.shape[: -len(box)], *lengths)
-            n_missing += int(np.count_nonzero(~known))
+            n_missing += int(np.count_nonzero(gaps))
     return n_missing

@@ -68,7 +68,7 @@ class Graph:
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
         """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
-        self._add("Identity", [of.name], name)
+        self.node("Identity", of, output=name)
         self.proto.output.append(self._described(name, dtype or self.dtype, *width))
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
@@ -79,16 +79,14 @@ class Graph:
         self.proto.initializer.append(self._onnx.numpy_helper.from_array(array, name))
         return Tensor(self, name)
 
-    def node(self, operator: str, *operands: Any, **attributes: Any) -> Any:
+    def node(self, operator: str, *operands: Any, output: str = "", **attributes: Any) -> Any:
         """Return the result of an ONNX operator; operands that are no tensors become constants."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name = f"{_OWN}{operator}_{len(self.proto.node)}"
-        self._add(operator, [tensor.name for tensor in tensors], name, **attributes)
-        return Tensor(self, name)
-
-    def _add(self, operator: str, operands: list[str], name: str, **attributes: Any) -> None:
-        node = self._onnx.helper.make_node(operator, operands, [name], name, **attributes)
+        name = output or f"{_OWN}{operator}_{len(self.proto.node)}"
+        names = [tensor.name for tensor in tensors]
+        node = self._onnx.helper.make_node(operator, names, [name], name, **attributes)
         self.proto.node.append(node)
+        return Tensor(self, name)
 
     def model(self, card: dict[str, Any]) -> "onnx.ModelProto":
         """Return the checked model of the graph; its card has a JSON text for each entry."""
@@ -146,7 +144,8 @@ _OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
     np.matmul: "MatMul",
     np.maximum: "Max",
     np.minimum: "Min",
-    np.clip: "Clip",
+    # Clip of ONNX has one limit for all columns.
+    np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
     np.sqrt: "Sqrt",
     np.square: lambda x: x * x,
     np.exp: "Exp",
@@ -232,7 +231,9 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     # The error of an exponent, for the basis row that is farthest from the mean.
     powers = np.abs(centred) if model.l1 else np.square(centred)
     rounding = float(np.finfo(dtype).eps * powers.sum(axis=1).max())
-    scores = _scores(model, centred, rows / model.width)
+    activations = _l1_activations if model.l1 else _activations
+    scores: Any = activations(model, centred, rows / model.width) @ model.weights.T
+    scores = model.clipped(scores if model.intercept is None else scores + model.intercept)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
         graph.output(name, scores, model.n_targets)
@@ -243,8 +244,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         labels = graph.node("Gather", graph.constant(model.classes, kind), codes)
         graph.output("label", labels, dtype=kind)
         graph.output("scores", scores, model.n_targets)
-        probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
-        graph.output("probabilities", probabilities, model.n_targets)
+        graph.output("probabilities", _probabilities(model, scores, places), model.n_targets)
     return graph.model(_card(model, rounding))
 
 
@@ -260,21 +260,12 @@ def _scaled_rows(model: Model, X: Any) -> Any:
     return X
 
 
-def _scores(model: Model, basis: Floats, rows: Any) -> Any:
-    """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
-    scores = (_l1_activations if model.l1 else _activations)(model, basis, rows) @ model.weights.T
-    scores = scores if model.intercept is None else scores + model.intercept
-    if model.target_range is None:
-        return scores
-    return np.minimum(np.maximum(scores, model.target_range[0]), model.target_range[1])
-
-
 def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
-    """Return the activations (rows, r) of ``exp(-sum_l |x_l - g_l|)``."""
+    """Return ``exp(-sum_l |x_l - g_l|)`` (rows, r) in widths about the mean of the basis."""
     graph, (r, p) = rows.graph, basis.shape
     if model.params.normalized:
         # As `CityBlockFactors.shifted_logarithms`: far rows keep the digits of their differences.
-        rows = np.minimum(np.maximum(rows, basis.min(axis=0)), basis.max(axis=0))
+        rows = np.clip(rows, basis.min(axis=0), basis.max(axis=0))
     row_axis = graph.node("Unsqueeze", rows, graph.constant([1], np.int64))
     size, sums = max(1, _DIFFERENCES // p), []
     for start in range(0, r, size):
@@ -287,7 +278,7 @@ def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
 
 
 def _activations(model: Model, basis: Floats, rows: Any) -> Any:
-    """Return the activations (rows, r) of a kernel of Euclidean distances."""
+    """Return a kernel of Euclidean distances (rows, r) in widths about the mean of the basis."""
     graph, kernel = rows.graph, kernel_named(model.params.kernel)
     # (|x|^2 - d^2) / 2: what is left where |x|^2 cancels.
     products = graph.node("Gemm", rows, basis.T, -0.5 * np.einsum("ij,ij->i", basis, basis))
@@ -309,20 +300,16 @@ def _activations(model: Model, basis: Floats, rows: Any) -> Any:
     return np.exp(kernel.logarithms_in_place(exponents()))
 
 
-def _probabilities(model: Model, scores: Any) -> Any:
-    """Return the probabilities (rows, K) of scores, as `Model.probabilities` does."""
-    loss = loss_named(model.params.loss)
+def _probabilities(model: Model, scores: Any, places: Any) -> Any:
+    """Return the probabilities (rows, K) of scores whose largest values are at `places`."""
+    loss, graph = loss_named(model.params.loss), scores.graph
     if model.calibration is not None:
-        exponents = model.calibration.exponents(scores, loss)
-        return scores.graph.node("Softmax", exponents, axis=1)
-    probabilities = loss.probability(scores)
-    totals = probabilities.sum(axis=1, keepdims=True)
-    return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
-
-
-def _with_largest(shares: Any, places: Any, n_classes: int) -> Any:
-    """Return probabilities (rows, K) whose largest value is at `places` (rows, 1)."""
-    chosen = np.equal(places, shares.graph.constant(np.arange(n_classes), np.int64))
+        shares = graph.node("Softmax", model.calibration.exponents(scores, loss), axis=1)
+    else:
+        shares = loss.probability(scores)
+        totals = shares.sum(axis=1, keepdims=True)
+        shares = np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, shares / totals)
+    chosen = np.equal(places, graph.constant(np.arange(model.n_targets), np.int64))
     largest = shares.max(axis=1, keepdims=True)
     # Runtimes would drop a product with a number that is so close to 1.
     raised = np.where(chosen, largest + TIE_STEP * largest, shares)

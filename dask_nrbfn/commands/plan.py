@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
@@ -230,27 +229,20 @@ def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int)
     values /= max(float(np.abs(values).max(initial=0.0)), 1.0)
     values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
     X = dense(rows[: max(1, min(most_rows, _MAX_ELEMENTS // n_columns)), :n_columns])
-    return Rates(
-        bytes=chunk.shape[0] * max(1.0, dataset.row_bytes) / reading_s,
-        pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
-        **_network_rates(X, min(n_basis, _MAX_BASIS)),
-    )
-
-
-def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
-    (n, p), r = X.shape, min(n_basis, len(X))
+    (n, p), r = X.shape, min(n_basis, _MAX_BASIS, len(X))
     basis = X[:r] + 0.5
     features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
-    Phi = features.activations(X)
+    Phi, sums = features.activations(X), MomentSums(r, 2)
     T = ClassTargets(2).bordered(np.zeros(n, dtype=np.int64))
-    sums = MomentSums(r, 2)
     product_s = _seconds(lambda: sums.add(Phi, T))
     exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
     activations_s = _seconds(lambda: features.activations(X, out=Phi))
-    return {
-        "products": n * r**2 / product_s,
-        "exponentials": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
-    }
+    return Rates(
+        bytes=chunk.shape[0] * max(1.0, dataset.row_bytes) / reading_s,
+        pairs=_pair_rate(rows, min(n_neighbors, rows.shape[0] // 4)),
+        products=n * r**2 / product_s,
+        exponentials=n * r / max(activations_s - exponents_s, 0.2 * activations_s),
+    )
 
 
 def _pair_rate(X: Rows, k: int) -> float:

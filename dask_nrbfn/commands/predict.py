@@ -26,7 +26,7 @@ from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
 from dask_nrbfn.sources.anndata import import_anndata, obs_of
 from dask_nrbfn.sources.files import damage_named
 from dask_nrbfn.sources.source import Block, recut
-from dask_nrbfn.sources.zarr_arrays import zarr_format
+from dask_nrbfn.sources.zarr_arrays import opened_zarr, zarr_format
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -112,10 +112,8 @@ def predict_dataset(
     """
     pinned = PinnedModel.at(model, clip=clip)
     opened, keep = pinned.open(), () if kept is None else kept.schema.names
-    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities}
-    names = check_predictions(
-        opened, out, overwrite=overwrite, keep=keep, skip_bad=skip_bad, **asked
-    )
+    asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
+    names = check_predictions(opened, out, overwrite=overwrite, keep=keep, **asked)
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):
         return _write(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
@@ -136,27 +134,23 @@ def check_predictions(
     out: Location,
     *,
     overwrite: bool,
-    scores: bool,
-    probabilities: bool,
     keep: Sequence[str],
     skip_bad: bool,
-) -> tuple[str, ...]:
-    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
+    **of_classes: bool,
+) -> list[str]:
+    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be.
+
+    of_classes: whether "scores" and "probabilities" are wanted.
+    """
     check_output(out, "predictions", overwrite=overwrite)
-    in_table, of_numbers = is_table(out), model.target_names is not None
-    if of_numbers:
-        of_classes = {"scores": scores, "probabilities": probabilities}
+    first = "labels" if model.target_names is None else "values"
+    if first == "values":
         check_not_given("the model predicts numbers", **of_classes)
-    if not in_table:
+    if not is_table(out):
         check_not_given(f"{out} is not a .csv or .parquet file", keep=keep, skip_bad=skip_bad)
-    wanted = {
-        "labels": not of_numbers,
-        "values": of_numbers,
-        "scores": scores or not (in_table or of_numbers),
-        "probabilities": probabilities,
-        "skipped": skip_bad,
-    }
-    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        of_classes |= {"scores": first == "labels"}
+    wanted = {first: True, **of_classes, "skipped": skip_bad}
+    return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
 def check_output(out: Location, kind: str, *, overwrite: bool) -> None:
@@ -181,29 +175,30 @@ def is_table(out: Location) -> bool:
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
-    dataset = dataset.encoded_like(model)
-    rows, (r, p), n_targets = scoring_rows(model), model.basis.shape, model.n_targets
-    # A block of activations; the basis as read and as factors; the weights; rows as stored, read
-    # ahead and centred; the scores, probabilities and labels of a chunk and a block.
-    scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * 4 * dataset.row_width + 2 * r * n_targets + 5 * scored * n_targets)
-    held += activations_bytes(model)
-    values = mean_values(model.basis)
-    held += basis_bytes(r, p, values, copies=3, of_sparse=dataset.is_sparse)
-    held += 3 * scored * model.classes.itemsize
+    dataset, n_targets = dataset.encoded_like(model), model.n_targets
+    # The scores, probabilities and labels of a chunk and a block.
+    scored = output_chunk_rows(dataset.n_rows, n_targets) + scoring_rows(model)
+    held = scored * (8 * 5 * n_targets + 3 * model.classes.itemsize)
     if model.target_names is not None:
         # The sample that an evaluation returns.
         held += 2 * 8 * min(dataset.n_rows, SAMPLED_ROWS) * n_targets
     else:
         # An evaluation ranks rows by their probability, and two classes also by their score.
         held += RANKING_BYTES * (2 if n_targets == 2 else 1)
-    remedy = "Ingest with a smaller `chunk_rows`"
-    expect_bytes(engine, model, held + dataset.reading_bytes, remedy)
+    remedy, of_rows = "Ingest with a smaller `chunk_rows`", (dataset.row_width, dataset.is_sparse)
+    expect_bytes(engine, model, held + dataset.reading_bytes, *of_rows, remedy=remedy)
     return dataset
 
 
-def expect_bytes(engine: Engine, model: Model, held: int, remedy: str) -> None:
-    """Set and check the bytes of tasks that hold `held` bytes for scoring."""
+def expect_bytes(
+    engine: Engine, model: Model, held: int, row_width: int, of_sparse: bool, *, remedy: str
+) -> None:
+    """Set and check the bytes of tasks that score rows and hold `held` bytes besides."""
+    rows, (r, p) = scoring_rows(model), model.basis.shape
+    # A block of activations, and of rows as stored, read ahead and centred; the weights; the basis
+    # as read and as factors.
+    held += activations_bytes(model) + 8 * (rows * 4 * row_width + 2 * r * model.n_targets)
+    held += basis_bytes(r, p, mean_values(model.basis), copies=3, of_sparse=of_sparse)
     engine.expected_bytes = held + process_bytes(l1=model.l1, gpu=engine.device == "gpu")
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
@@ -214,7 +209,7 @@ def _write(
     dataset: Dataset,
     out: Location,
     engine: Engine,
-    names: tuple[str, ...],
+    names: Sequence[str],
     *,
     overwrite: bool = False,
 ) -> int:
@@ -280,7 +275,7 @@ def run_spans(
 
 
 def _write_rows(
-    model: Model, dataset: Dataset, group: zarr.Group, names: tuple[str, ...], start: int, stop: int
+    model: Model, dataset: Dataset, group: zarr.Group, names: Sequence[str], start: int, stop: int
 ) -> int:
     """Write the named results of some rows; return the number of rows with gaps."""
     scorer, n_skipped = Scorer(model), 0
@@ -413,8 +408,7 @@ def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> t
     if targets is not None:
         columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
     with damage_named(place, "AnnData"):
-        root = zarr.open_group(store_at(cells), mode="r", use_consolidated=False)
-        attributes = obs_of(root, place).attrs
+        attributes = obs_of(opened_zarr(place), place).attrs
     used = {attributes["_index"], *(() if overwrite else attributes["column-order"])}
     for name in columns:
         if name in used:

@@ -10,7 +10,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,10 +23,8 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
     AlreadyAddedError,
-    DamagedDataError,
     DamagedResultError,
     DataError,
-    MissingDataError,
     ParameterError,
     RunMismatchError,
     WorseModelError,
@@ -38,19 +36,13 @@ from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
-from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.cells import CELLS, FITS
+from dask_nrbfn.stages.cells import FITS, read_cell_targets
+from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
-    COMPONENTS,
-    LOCALITY,
-    MOMENTS,
-    WIDTH,
     MomentsPass,
     moments_bytes,
     read_sums,
@@ -62,24 +54,11 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, locked_group, open_group
+from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import (
-    ADD,
-    FORGET,
-    MERGE,
-    Run,
-    latest_place,
-    member_of,
-    members_by_content,
-    members_held,
-    model_name,
-    n_rows_held,
-    version_name,
-    versions_of,
-)
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, member_of, model_name, version_name
 from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
 logger = logging.getLogger(__name__)
@@ -185,7 +164,7 @@ def update_run(
         left = run.group_names(_PARTS)
         if before in left:
             # A job was killed after its record: the parts are dropped last.
-            return versions_of(run.attributes)[-1]
+            return run.versions[-1]
         run.drop(*(name for name in left if name != stage))
         if dataset.n_unlabelled:
             logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
@@ -227,34 +206,25 @@ def merge_runs(
             raise RunMismatchError(
                 f"{other} did not begin as a copy of {location}.", "Merge copies of one run only."
             )
-        held, further = members_held(run.attributes), members_held(added.attributes)
-        known = members_by_content(added.attributes)
-        for content in further:
-            if held[content] > 0 and further[content] > 0:
+        held, further = run.members_held, added.members_held
+        for content in held.keys() & further.keys():
+            if min(held[content]["times"], further[content]["times"]) > 0:
                 raise AlreadyAddedError(
-                    f"{location} and {other} both hold the rows of {known[content]['dataset']}.",
+                    f"{location} and {other} both hold the rows of {held[content]['dataset']}.",
                     "Merge runs of distinct rows, or forget these rows in one of the runs.",
                 )
         engine.begin_stage(_checked_bytes(draft, None))
-        place = latest_place(added.attributes)
+        place = added.latest_place
         model = read_model(added, place)
         cell_rows = None if model.cells is None else model.cells.n_rows
-        change = _Change(MERGE, draft.base, added.location, place, cell_rows, model.target_range)
-        members = [
-            {**known[content], "times": times} for content, times in further.items() if times
-        ]
-        return draft.finish(change, members)
+        change = _Change(MERGE, draft.base, added, place, cell_rows, model.target_range)
+        return draft.finish(change, [each for each in further.values() if each["times"]])
 
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = (CELLS.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
+    names = ("cells", "basis", "width", "components", "locality")
     return [name for name in names if name in run.stages]
-
-
-def read_model(run: Run, place: str) -> Model:
-    """Return the model of the version at `place`."""
-    return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
 class _Change(NamedTuple):
@@ -266,7 +236,7 @@ class _Change(NamedTuple):
 
     action: str
     base: str
-    source: Location
+    source: Run
     place: str
     cell_rows: NDArray[np.int64] | None = None
     target_range: Floats | None = None
@@ -283,8 +253,8 @@ class _Draft:
     base: str
     engine: Engine
     judge: Judge | None
-    started: datetime
     check_still_locked: Callable[[], None]
+    started: datetime = field(default_factory=partial(datetime.now, UTC))
 
     def finish(
         self,
@@ -295,7 +265,7 @@ class _Draft:
     ) -> dict[str, Any]:
         """Solve the draft and make it the run's latest version if the judge accepts it."""
         run, engine, error_rate = self.run, self.engine, None
-        name, earlier = version_name(self.version), versions_of(run.attributes)
+        name, earlier = version_name(self.version), run.versions
         solved = run_task(engine, _solve, run, name, change, label=self.action)
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         if self.judge is not None:
@@ -303,7 +273,7 @@ class _Draft:
             error_rate = self.judge.error_rate(model, engine)
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
         reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
-        later = n_rows_held(run.attributes) + n_rows - fitted
+        later = run.n_rows_held + n_rows - fitted
         if self.action != FORGET and later > fitted:
             added = f"{later} were added since"
             reasons.append(f"the basis was chosen from {fitted} rows, and {added}")
@@ -337,9 +307,6 @@ def _next_version(
     location: Location, action: str, engine: Engine, judge: Judge | None
 ) -> Iterator[_Draft]:
     """Yield the draft of the next version of a locked run; drop what is no longer needed."""
-    if judge is not None:
-        # Raises an error if the run is a Zarr store object.
-        join(location, model_name(""))
     run = Run.open(location)
     if run.embeds:
         raise ParameterError(
@@ -348,21 +315,11 @@ def _next_version(
     check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
     with locked_group(location) as check_still_locked:
         run = Run.open(location)
-        version, base = len(versions_of(run.attributes)) + 1, latest_place(run.attributes)
+        version, base = len(run.versions) + 1, run.latest_place
         try:
             model = _read_full_model(run, base)
             run.drop(version_name(version))
-            yield _Draft(
-                run=run,
-                model=model,
-                action=action,
-                version=version,
-                base=base,
-                engine=engine,
-                judge=judge,
-                started=datetime.now(UTC),
-                check_still_locked=check_still_locked,
-            )
+            yield _Draft(run, model, action, version, base, engine, judge, check_still_locked)
         except DamagedResultError as error:
             remedy = "Repeat fit or tune, with the same dataset and options, to repair the run."
             if base:
@@ -376,17 +333,14 @@ def _next_version(
             run.drop_groups(_PARTS)
             raise
         # Readers may still use the previous version. A killed job may have left another one.
-        latest = len(versions_of(run.attributes))
+        latest = len(run.versions)
         run.drop(version_name(latest - 2), version_name(latest - 3))
         run.drop_groups(_PARTS)
 
 
 def _read_full_model(run: Run, place: str) -> Model:
     """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
-    try:
-        model = read_model(run, place)
-    except (MissingDataError, DamagedDataError) as error:
-        raise DamagedResultError(error.problem, error.remedy, model_name(place), ()) from error
+    model = read_model(run, place)
     if model.places is None:
         return model
     basis = model.scaling.apply(run.read("basis/values"))
@@ -399,15 +353,14 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
     """Return the code in the model of each class of a dataset, if its rows can be used."""
     model, remedy = draft.model, "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
-    attributes, run = draft.run.attributes, draft.run.location
-    held = members_held(attributes)[dataset.content]
-    known = dataset.content in members_by_content(attributes)
-    if draft.action == ADD and held > 0 and not again:
+    member = draft.run.members_held.get(dataset.content)
+    held, run = member is not None and member["times"] > 0, draft.run.location
+    if draft.action == ADD and held and not again:
         raise AlreadyAddedError(
             f"the run {run} holds the rows of {dataset.location} already.",
             "Add each row once. To remove rows, use forget.",
         )
-    if draft.action == FORGET and known and held <= 0:
+    if draft.action == FORGET and member is not None and not held:
         raise DataError(
             f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
@@ -471,7 +424,7 @@ def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | No
     # Forgotten rows leave the range of the targets as it is.
     if dataset.of_numbers and draft.action == ADD:
         added = run_task(engine, Dataset.target_range, dataset, label=draft.action)
-    return _Change(draft.action, base, run.location, stage, cell_rows, added)
+    return _Change(draft.action, base, run, stage, cell_rows, added)
 
 
 def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
@@ -482,28 +435,32 @@ def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) ->
 def _begin_sums(
     run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
 ) -> MomentsPass:
-    model = _read_full_model(run, base)
-    targets, features = read_targets(run, model.n_targets), model.features.on_device()
-    reading = _reading(features, run.stages[WIDTH.name], codes)
-    return MomentsPass(features, reading, targets=targets, n_rows=stop - start)
+    return _pass_over(run, _read_full_model(run, base), stop - start, codes)
 
 
-def _reading(features: RadialFeatures, record: dict[str, Any], codes: list[int] | None) -> Reading:
-    """Return how new rows are read, with the class weights in the record of a stage of the fit."""
-    given, size = record["class_weights"], rows_of_block(features.basis)
+def _pass_over(
+    run: Run, model: Model, n_rows: int, codes: list[int] | None, cell: int | None = None
+) -> MomentsPass:
+    """Return a pass over new rows of one network or of a cell, with the class weights of a fit."""
+    if cell is None:
+        stage, features, targets = "width", model.features, read_targets(run, model.n_targets)
+    else:
+        stage, features = "cells", model.features_of_cell(cell)
+        targets = read_cell_targets(run, model.n_targets)
+    features, given = features.on_device(), run.stages[stage]["class_weights"]
     weighting = RowWeights(None if given is None else np.array(given)[codes])
-    return Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
+    size = rows_of_block(features.basis)
+    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
+    return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
 
 
 def _sum_cell(
     run: Run, dataset: Dataset, base: str, codes: list[int] | None, cell: int
 ) -> PartResult:
     """Return the moments and the number of the new rows of a cell."""
-    model, record, n_rows = read_model(run, base), run.stages[CELLS.name], 0
+    model, n_rows = read_model(run, base), 0
     assert model.cells is not None
-    features, targets = model.features_of_cell(cell).on_device(), _targets_of(model)
-    reading = _reading(features, record, codes)
-    work = MomentsPass(features, reading, targets=targets, n_rows=dataset.n_rows)
+    work = _pass_over(run, model, dataset.n_rows, codes, cell)
     for block in folded_blocks(dataset, 0, dataset.n_rows, work.reading):
         scaled = np.asarray(model.scaling.apply(block.X))
         rows, cells = model.cells.tree.route(scaled)
@@ -513,13 +470,6 @@ def _sum_cell(
             n_rows += own.size
     (moments,) = work.sums().values()
     return PartResult({"n_rows": n_rows}, moments.arrays())
-
-
-def _targets_of(model: Model) -> Targets:
-    """Return the targets of the cells of a model."""
-    if model.intercept is not None:
-        return NumberTargets(model.intercept)
-    return ClassTargets(model.n_targets)
 
 
 def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
@@ -543,7 +493,7 @@ def _solve_network(
     run: Run, model: Model, place: str, change: _Change
 ) -> tuple[Model, dict[str, Any]]:
     """Store the moments of one network; return its solution and figures."""
-    moments = _changed(run, Run.open(change.source), change)
+    moments = _changed(run, change)
     if moments.total_weight == 0:
         raise _without_rows()
     write_sums(run, place, moments)
@@ -571,12 +521,18 @@ def _solve_cells(
 ) -> tuple[Model, dict[str, Any]]:
     """Store the moments of the networks of all cells; return their solutions and figures."""
     assert model.cells is not None
-    alphas, source = run.read("cells/alphas"), Run.open(change.source)
-    solutions, of_targets = [], []
+    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
+    targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
+    penalty_of = penalty_named(model.params.penalty).of
     for cell, alpha in enumerate(alphas.tolist()):
-        moments = _changed(run, source, change, cell, constant=math.isnan(alpha))
+        moments = _changed(run, change, cell, constant=math.isnan(alpha))
         run.write_part(place, cell, {}, moments.arrays())
-        solutions.append(_solution(run, model, moments, cell, alpha).arrays())
+        shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
+        penalty = penalty_of(partial(model.features_of_cell, cell), shares)
+        how = {"alpha": alpha, "normalized": normalized, "penalty": penalty}
+        # The system may be singular.
+        solution = SolvedCell.of(moments, targets, **how) or SolvedCell.constant(moments)
+        solutions.append(solution.arrays())
         of_targets.append(moments.target_products)
     solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
     empty = np.array([products[0, 0] == 0 for products in of_targets])
@@ -609,25 +565,12 @@ def _solve_cells(
     return changed, figures
 
 
-def _solution(run: Run, model: Model, moments: Moments, cell: int, alpha: float) -> SolvedCell:
-    """Return the solution of the moments of a cell; constant scores if the system is singular."""
-    if moments.total_weight == 0 or math.isnan(alpha):
-        return SolvedCell.constant(moments)
-    assert model.cells is not None
-    params = model.params
-    shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
-    penalty = penalty_named(params.penalty).of(lambda: model.features_of_cell(cell), shares)
-    targets, normalized = _targets_of(model), params.normalized
-    solved = SolvedCell.of(moments, targets, alpha=alpha, normalized=normalized, penalty=penalty)
-    return solved or SolvedCell.constant(moments)
-
-
 def _changed(
-    run: Run, source: Run, change: _Change, cell: int | None = None, *, constant: bool = False
+    run: Run, change: _Change, cell: int | None = None, *, constant: bool = False
 ) -> Moments:
     """Return the moments of a network with new rows, or without forgotten ones."""
     moments = _read_moments(run, change.base, cell)
-    new = _read_moments(source, change.place, cell)
+    new = _read_moments(change.source, change.place, cell)
     if constant:
         # Constant scores have no activations.
         new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)
@@ -670,6 +613,6 @@ def _without_rows() -> DataError:
 def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
     """Return the moments at a place, of all rows or of one cell; place "" has those of the fit."""
     if cell is None:
-        return read_sums(run, place or MOMENTS.name)
+        return read_sums(run, place or "moments")
     names = Moments.array_names()
     return Moments.from_arrays({name: run.read_part(place or FITS, cell, name) for name in names})

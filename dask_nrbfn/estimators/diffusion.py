@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.estimators.inputs import TrainingRows, checked_rows, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.network import ModelEstimator, documented, workplace
 from dask_nrbfn.sources.tables import schema_of
+from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model

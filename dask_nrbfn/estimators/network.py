@@ -26,7 +26,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
-from dask_nrbfn.commands.update import kept_stages, read_model, update_run
+from dask_nrbfn.commands.update import kept_stages, update_run
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.estimators.inputs import (
@@ -46,13 +46,13 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import given_basis, name_rows
-from dask_nrbfn.stages.moments import MOMENTS
+from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset, check_columns
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run, version_name, versions_of
+from dask_nrbfn.storage.run import Run, version_name
 
 _OF_FIT = FitParams.options()
 _OPTIONS = {
@@ -200,7 +200,7 @@ class _KeptRun(NamedTuple):
 def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
     """Return a run that only one network updates: the run of its fit, or a copy in `store`."""
     if kept is not None and not kept.shared:
-        if len(versions_of(Run.open(kept.location).attributes)) != kept.version:
+        if len(Run.open(kept.location).versions) != kept.version:
             raise RunMismatchError(
                 f"a copy of this network has changed {kept.location}.", "Fit this network again."
             )
@@ -209,7 +209,7 @@ def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
         raise ParameterError("the sums over the rows were not kept.", "Fit with a `store`.")
     location = join(store, f"updated-{uuid.uuid4().hex}")
     run = Run.open(kept.location)
-    run.copy_fit(location, (*kept_stages(run), MOMENTS.name))
+    run.copy_fit(location, (*kept_stages(run), "moments"))
     return _KeptRun(location, 0, shared=False)
 
 

@@ -50,8 +50,8 @@ class SolvedCell(NamedTuple):
         normalized: bool,
         penalty: Floats | None,
     ) -> Self | None:
-        """Return the solution of the sums of a cell, constant if alpha is NaN; None if singular."""
-        if math.isnan(alpha):
+        """Return the solution of a cell, constant without rows or alpha; None if singular."""
+        if math.isnan(alpha) or moments.total_weight == 0:
             return cls.constant(moments)
         system = RidgeSystem.of(moments.on_device(), targets, normalized=normalized)
         (solution,) = replace(system, penalty=penalty).path([alpha], in_place=True)

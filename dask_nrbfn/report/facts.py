@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation
-from dask_nrbfn.commands.update import read_model
 from dask_nrbfn.errors import Advice, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
@@ -21,6 +20,7 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import source_of, with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
+from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import guess_as_good
 
 _RESULT = (

@@ -13,7 +13,7 @@ from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.refine import read_held_out_confusion
-from dask_nrbfn.storage.run import Run, versions_of
+from dask_nrbfn.storage.run import Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class FinishedRun:
             run.chosen_params,
             label_texts(run.read("model/classes").tolist()),
             attributes["target_names"],
-            versions_of(attributes),
+            run.versions,
             evaluation,
         )
 

@@ -74,11 +74,9 @@ ROUNDS = 2
 ALPHAS = tuple(10.0**-power for power in range(3, 10))
 
 
-def _read_cell_targets(run: Run, dataset: Dataset) -> Targets:
-    """Return the targets of a dataset in the form that the moments of all cells use."""
-    if dataset.of_numbers:
-        return NumberTargets(run.read("cells/origin"))
-    return ClassTargets(dataset.n_targets)
+def read_cell_targets(run: Run, n_targets: int) -> Targets:
+    """Return the targets of a run in the form that the moments of all cells use."""
+    return NumberTargets(run.read("cells/origin")) if run.of_numbers else ClassTargets(n_targets)
 
 
 def read_tree(run: Run) -> CellTree:
@@ -163,7 +161,8 @@ def _table(run: Run, dataset: Dataset, rows: TableRows, basis: Chosen) -> SmallT
         folds_of_numbers(numbers, n_folds=_n_folds(run), seed=run.chosen_params.random_state)
         for numbers in (rows.numbers, basis.rows)
     )
-    return rows.with_basis(basis, _read_cell_targets(run, dataset), folds, basis_folds)
+    targets = read_cell_targets(run, dataset.n_targets)
+    return rows.with_basis(basis, targets, folds, basis_folds)
 
 
 def _n_folds(run: Run) -> int:
@@ -220,7 +219,7 @@ def _judged(
     run: Run, dataset: Dataset, of_cell: TableRows, scores: Floats
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of the sums over the held-out rows of a cell."""
-    targets = _read_cell_targets(run, dataset).shifted(of_cell.targets)
+    targets = read_cell_targets(run, dataset.n_targets).shifted(of_cell.targets)
     sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:

@@ -26,7 +26,7 @@ from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run, versions_of
+from dask_nrbfn.storage.run import Run, model_name
 
 
 def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
@@ -46,13 +46,18 @@ def _read_results(run: Run, leaves: list[str]) -> None:
         of_rows = run.array(name).shape[0] == searched.n_rows
         for start, stop in searched.layout.spans if of_rows else [(0, None)]:
             searched.read(name, start, stop)
-    try:
-        Model.read(open_version(open_group(run.location, kind="run"), ""))
-    except (MissingDataError, DamagedDataError) as error:
-        raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
-    if versions_of(run.attributes):
+    read_model(run, "")
+    if run.versions:
         # Models of later versions cannot be computed again, so their errors pass through.
         Model.load(run.location)
+
+
+def read_model(run: Run, place: str) -> Model:
+    """Return the model of the version at `place`; raise DamagedResultError if it is damaged."""
+    try:
+        return Model.read(open_version(open_group(run.location, kind="run"), place))
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, model_name(place), ()) from error
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:

@@ -196,12 +196,8 @@ def _find_components(job: StageJob) -> dict[str, Any]:
     asked, found = most_components(job.run), record["n_components"]
     logger.info("components: %d, eigenvalues down to %.3g", found, record["least_eigenvalue"])
     if found < asked:
-        logger.warning(
-            "components: %d are requested, but only %d have an eigenvalue above %g",
-            asked,
-            found,
-            LEAST_EIGENVALUE,
-        )
+        few = "components: %d are requested, but only %d have an eigenvalue above %g"
+        logger.warning(few, asked, found, LEAST_EIGENVALUE)
     return record
 
 
@@ -382,9 +378,8 @@ def folded_reading(
 def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
     features = read_features(run).on_device()
     reading = folded_reading(run, dataset, rows_of_block(features.basis))
-    return MomentsPass(
-        features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start
-    )
+    targets = read_targets(run, dataset.n_targets)
+    return MomentsPass(features, reading, targets=targets, n_rows=stop - start)
 
 
 def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:

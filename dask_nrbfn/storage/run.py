@@ -9,7 +9,6 @@ import json
 import logging
 import re
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -277,6 +276,36 @@ class Run:
         held_out = None if self.tuning is None else self.tuning.n_held_out
         return list(range(held_out or self.n_folds)) if self.n_folds > 1 else []
 
+    @property
+    def versions(self) -> list[dict[str, Any]]:
+        """Records of the versions after the fit."""
+        return list(self.attributes["versions"])
+
+    @property
+    def latest_place(self) -> str:
+        """The group of the latest version; "" for the fit."""
+        return latest_place(self.attributes)
+
+    @property
+    def members_held(self) -> dict[str, dict[str, Any]]:
+        """Each set of rows that was ever added or removed, by its content.
+
+        "times" is how often the run has the rows; -1 if they were removed as a part of others.
+        """
+        held: dict[str, dict[str, Any]] = {}
+        for record in [{"action": ADD, "members": self.attributes["members"]}, *self.versions]:
+            sign = -1 if record["action"] == FORGET else 1
+            for member in record["members"]:
+                before = held.get(member["content"], {"times": 0})["times"]
+                times = before + sign * member.get("times", 1)
+                held[member["content"]] = {**member, "times": times}
+        return held
+
+    @property
+    def n_rows_held(self) -> int:
+        """Number of rows behind the latest model."""
+        return sum(each["times"] * each["n_rows"] for each in self.members_held.values())
+
     @cached_property
     def _writable(self) -> zarr.Group:
         return open_group(self.location, kind="run", writable=True)
@@ -346,14 +375,13 @@ class Run:
         with replacing_group(location, kind="run", overwrite=False) as group:
             for name in ("model", *stages):
                 copy_member(self.stored, group, name)
-            attributes = {**self.attributes, "versions": []}
-            mark_complete(group, kind="run", attributes=attributes)
+            mark_complete(group, kind="run", attributes={**self.attributes, "versions": []})
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
         """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
-        self.record(versions=[*versions_of(self.attributes), dict(record)])
+        self.record(versions=[*self.versions, dict(record)])
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Create an array with one row, or one value, per row of X, unless it exists."""
@@ -520,43 +548,15 @@ def version_name(version: int) -> str:
     return f"{VERSIONS}/{version}"
 
 
-def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the records of the versions after the fit, from a run's attributes."""
-    records: list[dict[str, Any]] = attributes["versions"]
-    return records
-
-
 def latest_place(attributes: Mapping[str, Any]) -> str:
     """Return the group of the latest version; "" for the fit."""
-    records = versions_of(attributes)
+    records = attributes["versions"]
     return str(records[-1]["place"]) if records else ""
 
 
 def model_name(place: str) -> str:
     """Return the name of the group of a version's model."""
     return f"{place}/model" if place else "model"
-
-
-def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
-    """Return the number of times a run has each content; -1 if unknown rows were removed."""
-    held = Counter(member["content"] for member in attributes["members"])
-    for record in versions_of(attributes):
-        for member in record["members"]:
-            held[member["content"]] += -1 if record["action"] == FORGET else member.get("times", 1)
-    return held
-
-
-def members_by_content(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the record of each set of rows that was ever added or removed, by its content."""
-    records = [{"members": attributes["members"]}, *versions_of(attributes)]
-    return {member["content"]: member for record in records for member in record["members"]}
-
-
-def n_rows_held(attributes: Mapping[str, Any]) -> int:
-    """Return the number of rows behind the latest model."""
-    known = members_by_content(attributes)
-    held = members_held(attributes)
-    return sum(times * known[content]["n_rows"] for content, times in held.items())
 
 
 def member_of(dataset: Dataset) -> dict[str, Any]:

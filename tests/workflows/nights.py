@@ -1,7 +1,7 @@
 """A place where nights can be run: rows to begin with, files that come in, and the settings."""
 
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run, n_rows_held, versions_of
+from dask_nrbfn.storage.run import Run
 from tests.tables import spirals
 from tests.workflows.script import run_here
 
@@ -83,11 +83,11 @@ class Place:
 
     def versions(self):
         """Return the records of the versions after the fit."""
-        return versions_of(self.run().attributes)
+        return self.run().versions
 
     def n_rows(self):
         """Return the number of rows behind the run's latest model."""
-        return n_rows_held(self.run().attributes)
+        return self.run().n_rows_held
 
 
 def write_csv(path, X, y, names=NAMES):

@@ -11,7 +11,6 @@ from settings import Settings
 from dask_nrbfn import Run, connect
 from dask_nrbfn.commands.fit import refresh_run
 from dask_nrbfn.storage.group import remove_abandoned
-from dask_nrbfn.storage.run import versions_of
 
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")
 
@@ -30,5 +29,4 @@ def refresh(settings: Settings) -> None:
 
 def is_due(run: Run) -> bool:
     """Return whether the last update found reasons for a refresh."""
-    versions = versions_of(run.attributes)
-    return bool(versions) and versions[-1]["refresh_due"]
+    return bool(run.versions) and run.versions[-1]["refresh_due"]
