@@ -27,6 +27,7 @@ Values = dict[str, tuple[Kind, str]]
 
 # Names that pandas gives to an index without a name, or DuckDB to a column without a name.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?|__index_level_\d+__")
+_NUMBERED = re.compile(r"column\d+")
 # Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
 _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
@@ -201,7 +202,9 @@ def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
 def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: str) -> Schema:
     """Return `roles` with columns decided by statistics; log choices that no option made."""
     columns, left_out = [], dict[str, str]()
-    no_header = bool(roles.written.get("no_header"))
+    # DuckDB also numbers the columns of a query of a file without a header.
+    numbered = list(filter(_NUMBERED.fullmatch, cells))
+    no_header = bool(roles.written.get("no_header")) or len(numbered) > 1
     for name, own in cells.items():
         if reason := _reason_against(name, own, reading, no_header=no_header):
             logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
@@ -211,7 +214,8 @@ def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: 
         texts = {*(own.texts or ())}
         formed = sorted(filter(_FORM.fullmatch, texts))
         if name not in reading.kinds and len(formed) > max(1, len(texts) / 2):
-            logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed))))
+            others = texts.difference(formed)
+            logger.warning("%s", Advice(_doubt(name, formed[0], others, of_frame=origin == "X")))
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
@@ -253,14 +257,17 @@ def _reason_against(name: str, cells: Cells, reading: Reading, *, no_header: boo
     )
 
 
-def _doubt(name: str, formed: str, others: set[str]) -> str:
+def _doubt(name: str, formed: str, others: set[str], *, of_frame: bool) -> str:
     """Return a warning about a column whose texts, but for others, may be numbers or dates."""
+    has = f"{name} is read as text: it has {formed!r}, which may be a number or a date"
+    has += f", but also {min(others)!r}." if others else "."
+    if of_frame:
+        return f"{has} Convert numbers and dates in the frame, such as by pandas.to_numeric."
     mark = "," if formed.rfind(",") > formed.rfind(".") else "."
-    digits = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"
+    number = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"
+    number = f"replace({number}, ',', '.')" if mark == "," else number
     return (
-        f"{name} is read as text: it has {formed!r}, which may be a number or a date"
-        + (f", but also {min(others)!r}" if others else "")
-        + f". Convert numbers by `sql`=\"SELECT * REPLACE (replace({digits}, ',', '.')::DOUBLE AS "
+        f'{has} Convert numbers by `sql`="SELECT * REPLACE (TRY_CAST({number} AS DOUBLE) AS '
         f'{name}) FROM source", and dates by strptime. Pass texts that mark missing values in '
         "`missing_values`, and the name of a column of codes in `categorical`."
     )

@@ -411,6 +411,14 @@ def test_index__that_pandas_wrote_is_no_feature(tmp_path):
         assert [column.name for column in columns] == ["size", "town"]
 
 
+def test_index__numbered_columns_of_a_query_are_features(tmp_path):
+    text = "".join(f"{row},{row % 7},{'uv'[row % 2]}\n" for row in range(60))
+    (tmp_path / "d.csv").write_text(text)
+    query = f"FROM read_csv('{tmp_path / 'd.csv'}', header = false)"
+    dataset = ingest_file(query, MemoryStore(), label="column2")
+    assert dataset.feature_names == ("column0", "column1")
+
+
 @pytest.mark.parametrize("labels", [["yes", "no"], ["01", "02"]])
 def test_schema__reads_labels_as_in_training(tmp_path, labels):
     text = f"a,y\n1,{labels[0]}\n2,{labels[1]}\n"
