@@ -98,14 +98,12 @@ def test_anndata__any_matrix(stored, name, x):
     ("options", "message"),
     [
         ({"x": "obsm/X_umap"}, "no matrix 'obsm/X_umap'; it has 'X', 'raw/X', 'layers/csc', "),
-        ({"x": "obs/age"}, "no matrix 'obs/age'"),
         ({"x": "layers/csc"}, "layers/csc of .* is stored as csc_matrix.*csr_matrix"),
         ({"x": "obsm/shares"}, "obsm/shares of .* is stored as dataframe"),
         (
             {"x": "obsm/X_pca", "y": "obs/type"},
             "no column 'obs/type'; it has 'obs/cell_type', 'obs/",
         ),
-        ({"x": "obsm/X_pca", "y": "cell_type"}, "no column 'cell_type'"),
         ({"x": "obsm/X_pca", "target": "obs/batch"}, "Column 'obs/batch' of obs has type category"),
         ({"x": "obsm/X_pca", "y": "obs/w"}, "label .* in row 0"),
     ],
@@ -145,13 +143,6 @@ def test_anndata__damaged(stored, tmp_path):
         open_source(tmp_path / "cells.h5ad", x="obsm/X_pca")
     with pytest.raises(MissingDataError):
         open_source(tmp_path / "none.h5ad")
-
-
-def test_anndata__options_of_tables(stored):
-    with pytest.raises(ParameterError, match=r"label.*format is anndata"):
-        open_source(stored / "cells3.zarr", label="cell_type")
-    with pytest.raises(ParameterError, match="weights"):
-        open_source(stored / "cells3.zarr", y="obs/count", weights="obs/count")
 
 
 @pytest.mark.parametrize("package", ["anndata", "h5py"])

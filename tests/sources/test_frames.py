@@ -83,16 +83,10 @@ def in_dask_frame(place, X, y):
     return ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
 
 
-def in_dask_categories(place, X, y):
-    frame = pd.DataFrame({"a": pd.Categorical(X), "y": pd.Categorical(y)})
-    parts = dd.from_pandas(frame, npartitions=3)
-    return ingest_arrays(parts[["a"]], parts["y"], MemoryStore())
-
-
 FORMS = [
     *[in_csv, in_parquet, in_npz, in_lists],
     *[in_objects, in_frame, in_nullable_frame, in_categories],
-    *[in_dask_arrays, in_dask_frame, in_dask_categories],
+    *[in_dask_arrays, in_dask_frame],
 ]
 
 

@@ -279,15 +279,12 @@ def test_labels__of_csv(tmp_path, cells, labels):
     assert labels_of(ingest_text(tmp_path, text, label="y")) == labels
 
 
-@pytest.mark.parametrize("text", ["u", ""])
-def test_labels__that_are_missing(tmp_path, text):
-    rows = f"a,y\n1,u\n2,v\n3,{text}\n4,\n"
-    with pytest.raises(DataError, match=r"no value in some rows of a column: 'y' \d"):
+def test_labels__that_are_missing(tmp_path):
+    rows = "a,y\n1,u\n2,v\n3,None\n4,\n"
+    with pytest.raises(DataError, match=r"no value in some rows of a column: 'y' 2"):
         ingest_text(tmp_path, rows, label="y")
-    assert ingest_text(tmp_path, rows, label="y", missing="drop").n_rows == 3 - (not text)
-    assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2 - bool(text)
-    rows = rows.replace("4,", "4,None")
-    assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2 - bool(text)
+    assert ingest_text(tmp_path, rows, label="y", missing="drop").n_rows == 2
+    assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2
 
 
 @pytest.mark.parametrize("ids", [["7", "-3"], ["u7", "u3"], ["07", "10"], ["1.5", "2.25"]])
@@ -307,10 +304,10 @@ def test_labels__of_later_files_decide_too(tmp_path):
     assert ingest(tmp_path, id="y").ids[:].tolist() == ["1", "2", "1.5"]
 
 
-def test_labels__of_nan_are_missing_in_parquet(tmp_path):
-    parquet.write_table(pa.table({"a": [1.0, 2, 3], "y": [0, 1, np.nan]}), tmp_path / "d.parquet")
-    assert ingest(tmp_path / "d.parquet", label="y", unlabelled="").n_unlabelled == 1
-    assert ingest(tmp_path / "d.parquet", label="y", missing="drop").n_rows == 2
+def test_labels__of_nan_are_missing():
+    table = pa.table({"a": [1.0, 2, 3], "y": [0, 1, np.nan]})
+    assert ingest(table, label="y", unlabelled="").n_unlabelled == 1
+    assert ingest(table, label="y", missing="drop").n_rows == 2
 
 
 @pytest.mark.parametrize(
@@ -361,14 +358,10 @@ def test_roles__columns_with_a_role_are_no_features(tmp_path, options, features)
     ("options", "error", "message"),
     [
         ({"label": "z"}, DataError, r"has no column 'z'; it has 'a', .* with label"),
-        ({"drop": ("z",)}, DataError, r"has no column 'z'.* with drop"),
         ({"label": "y", "weights": "y"}, ParameterError, "weights=y also has another role"),
         ({"label": "y", "categorical": "y"}, ParameterError, "categorical=y also has another"),
         ({"label": "y", "target": "t"}, ParameterError, "label and target are both given"),
-        ({"numeric": "a", "date": "a"}, ParameterError, "numeric and date both name 'a'"),
-        ({"target": "t,t"}, ParameterError, "names 't' twice"),
         ({"weights": "y"}, DataError, "'y' of .* has 'u' in row 0"),
-        ({"target": "y"}, DataError, r"'y' of .*d\.csv has 'u' in row 0"),
     ],
 )
 def test_roles__that_do_not_fit_the_table(tmp_path, options, error, message):
@@ -386,14 +379,6 @@ def test_names__with_commas_quotes_and_keywords(tmp_path):
         kept = ["select", 'say "a"', "group by"]
         assert dataset.feature_names == tuple(kept)
         np.testing.assert_array_equal(rows_of(dataset), table[kept])
-
-
-def test_categories__text_that_differs_in_every_row_is_left_out(tmp_path, caplog):
-    text = "a,note\n" + "".join(f"{row / 8},n{row}\n" for row in range(120))
-    with caplog.at_level(logging.INFO, "dask_nrbfn"):
-        dataset = ingest_text(tmp_path, text)
-    assert dataset.feature_names == ("a",)
-    assert "note is left out" in caplog.text
 
 
 def test_categories__the_most_frequent_have_a_feature_each(tmp_path):
@@ -483,13 +468,10 @@ def features(source, **options):
     return np.concatenate([block.X for block in open_source(source, **options).blocks(5000)])
 
 
-def test_directory__files_of_whole_numbers_and_fractions(tmp_path):
+def test_types__fractions_after_whole_numbers(tmp_path):
     for name, values in (("1", [1, 2]), ("2", [1.4, 2.6])):
         as_parquet(pd.DataFrame({"a": values}), tmp_path / f"{name}.parquet")
     assert features(tmp_path).ravel().tolist() == [1.0, 2.0, 1.4, 2.6]
-
-
-def test_json__fraction_after_many_whole_numbers(tmp_path):
     lines = [*(f'{{"a": {n}}}' for n in range(30_000)), '{"a": 1.5}']
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     assert features(tmp_path / "d.jsonl")[-1] == 1.5
@@ -502,16 +484,12 @@ def test_path__marks_stand_for_themselves(tmp_path, name):
     assert features(tmp_path / name).tolist() == [[1.0]]
 
 
-def test_path__glob_gives_the_files_in_order(tmp_path):
-    for n in (2, 1):
-        (tmp_path / f"d{n}.csv").write_text(f"a\n{n}\n")
-    assert features(tmp_path / "d*.csv").ravel().tolist() == [1.0, 2.0]
-
-
-def test_path__key_above_the_file_is_no_column(tmp_path):
+def test_path__glob_gives_the_files_in_order_without_keys_above(tmp_path):
     (tmp_path / "run=4").mkdir()
-    as_parquet(pd.DataFrame({"a": [1.0]}), tmp_path / "run=4/d.parquet")
-    assert open_source(tmp_path / "run=4/d.parquet").feature_names == ("a",)
+    for n in (2, 1):
+        (tmp_path / f"run=4/d{n}.csv").write_text(f"a\n{n}\n")
+    assert features(tmp_path / "run=4/d*.csv").tolist() == [[1.0], [2.0]]
+    assert features(tmp_path / "run=4/d1.csv").tolist() == [[1.0]]
 
 
 def test_query__kept_columns_lie_beside_their_rows():
@@ -606,16 +584,13 @@ def test_spoiled__cells_are_missing(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
-@pytest.mark.parametrize("spoiled", [False, True])
-def test_schema__reads_dates_as_in_training(tmp_path, spoiled):
+def test_schema__reads_dates_as_in_training(tmp_path):
     rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
     path = tmp_path / "d.csv"
     dataset = ingest_text(tmp_path, "d,y\n" + "".join(rows), label="y")
     np.testing.assert_array_equal(rows_of(dataset)[:, 0], np.arange(9, 30))
     path.write_text("d\n02.01.1970\n05.01.1970\n")
-    source = open_source(path, schema=dataset.schema, spoiled=spoiled)
-    (block,) = source.blocks(9)
-    assert block.X.tolist() == [[1], [4]]
+    assert features(path, schema=dataset.schema).tolist() == [[1], [4]]
 
 
 def test_model__of_a_query_names_it_where_rows_do_not_fit(tmp_path, caplog):
@@ -653,15 +628,11 @@ def test_schema_of__array_with_a_column_without_values():
         np.testing.assert_array_equal(stored_rows(rows, schema), X[:, [0, 2]])
 
 
-MIXED = np.array([[1, "a"], [2, 5]], dtype=object)
 REFUSED = {
     "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "several columns '1'"),
-    "array of objects": (MIXED, "Column 'x1' of X has values of several types"),
-    "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* of an unknown type"),
-    "huge integers": (pd.DataFrame({"a": [10**30, 1], "b": "x"}), "Column 'a' of X has values"),
-    "no text of Unicode": (
-        pd.DataFrame({"a": ["\ud800", "x"]}, dtype=object),
-        "'a' of X has values",
+    "array of objects": (
+        np.array([[1, "a"], [2, 5]], dtype=object),
+        "Column 'x1' of X has values of several types",
     ),
     "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
@@ -692,7 +663,6 @@ def test_schema_of__choices_are_logged(caplog):
 
 MEASURE = """
 import sys
-from functools import partial
 from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
@@ -717,9 +687,8 @@ def test_memory__stays_below_a_bound_for_a_large_text(tmp_path):
 
 def test_numeric__marks_between_many_blanks_are_missing(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n    1.5,0\n     NA,1\n       ,2\n    3.5,3\n")
-    source = open_source(tmp_path / "rows.csv", numeric="a", missing="impute")
-    (block,) = source.blocks(4)
-    np.testing.assert_array_equal(block.X[:, 0], [1.5, np.nan, np.nan, 3.5])
+    X = features(tmp_path / "rows.csv", numeric="a", missing="impute")
+    np.testing.assert_array_equal(X[:, 0], [1.5, np.nan, np.nan, 3.5])
 
 
 @pytest.mark.parametrize("missing_values", [None, ["-999", "NA"]])
