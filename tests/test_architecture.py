@@ -49,7 +49,7 @@ BUDGETS = {
     "neighbors": (995, 6),
     "storage": (3194, 9),
     "engine": (865, 8),
-    "sources": (2766, 13),
+    "sources": (2713, 13),
     "stages": (5896, 14),
     "commands": (3460, 11),
     "estimators": (1700, 8),

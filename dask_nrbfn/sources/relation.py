@@ -189,7 +189,11 @@ def table_of(reading: Reading) -> Table:
     origin = _QUERY if reading.sql else str(reading.place)
     with explained(origin):
         if reading.sql is not None:
-            _check_query(connection, reading.sql)
+            statements = connection.extract_statements(reading.sql)
+            if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+                raise ParameterError(
+                    "`sql` is not one query.", "Give one SELECT or FROM statement."
+                )
         elif suffix in DUCKDB + SQLITE:
             raise ParameterError(
                 f"{origin} is a database.",
@@ -285,9 +289,9 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     if suffix in ARROW:
         from pyarrow import dataset
 
-        fs = files[0].file_system()[0] if files[0].is_remote else None
-        inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
-        return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+        systems, inside = zip(*(file.file_system() for file in files), strict=True)
+        rows = dataset.dataset([*inside], format="feather", filesystem=systems[0])
+        return connection.from_arrow(rows)
     how = _how(reading)
     if suffix in PARQUET:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
@@ -387,12 +391,6 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
         untimed = type("Untimed", (type(fs),), {"modified": lambda self, path: _NO_TIME})
         fs = untimed(**fs.storage_options)
     connection.register_filesystem(fs)
-
-
-def _check_query(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    statements = connection.extract_statements(query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM statement.")
 
 
 def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
-from dask_nrbfn.sources.frames import has_kinds, labels_of
+from dask_nrbfn.sources.frames import as_frame, labels_of
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
     MISSING_VALUES,
@@ -46,6 +47,7 @@ _NAME_ONE = "Name an existing column with `{}`."
 _TYPES_OF_TEXTS = {
     "BOOLEAN": "lower({0}) IN ('true', 'false')",
     "BIGINT": "TRY_CAST({0} AS BIGINT)::VARCHAR = {0}",
+    "NAN": "isnan(TRY_CAST({0} AS DOUBLE))",
     # Numbers with leading zeros, as of postal codes, are text.
     "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT regexp_full_match({0}, '[+-]?0[0-9].*')",
 }
@@ -179,15 +181,17 @@ def _type_sql(table: Table, name: str) -> str:
 def _types_of_names(
     cells: Mapping[str, Cells], schema: Schema, *, are_texts: bool
 ) -> dict[str, str]:
-    """Return the SQL types of the columns with labels and ids from those of their cells."""
+    """Return the SQL types of labels and ids from those of their cells; NaN is missing then."""
     types = dict[str, str]()
     for name in filter(None, (schema.label, schema.id)):
         found = {*(cells[name].texts or ())}
-        if "DOUBLE" in found:
-            found.discard("BIGINT")
+        if found <= {"BIGINT", "NAN", "DOUBLE"} and found - {"BIGINT"}:
+            found = {"DOUBLE"}
         # Fractions name rows, but no classes.
         is_text = are_texts if name == schema.label else "DOUBLE" in found
         types[name] = "VARCHAR" if is_text or len(found) != 1 else found.pop()
+        if types[name] == "DOUBLE":
+            cells[name].n_values -= Counter(cells[name].texts)["NAN"]
     return types
 
 
@@ -226,6 +230,7 @@ def open_rows(reading: Reading) -> TableSource:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
     cells = survey(table, roles | columns, fills=fills)
     named = _types_of_names(cells, schema, are_texts=are_texts and schema.label in table.found)
+    roles = {name: (roles[name][0], sql) for name, sql in _roles_sql(table, schema, named).items()}
     n_rows = next((own.n_rows for own in cells.values()), 0)
     check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
@@ -347,7 +352,10 @@ def needs_schema(X: Any, missing: str) -> bool:
         raise ParameterError(
             f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
         )
-    return missing == "impute" or has_kinds(X)
+    frame = as_frame(X)
+    types = () if frame is None else frame.schema.values()
+    are_numbers = all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
+    return missing == "impute" or not are_numbers
 
 
 def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:

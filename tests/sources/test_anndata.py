@@ -73,15 +73,11 @@ def test_anndata__counts_stay_sparse(stored, name, chunk_rows):
     source = open_source(stored / name, target="obs/age,obs/maybe")
     assert source.n_values == CELLS.X.nnz
     assert source.target_names == ("age", "maybe")
-    start, y = 0, []
-    for block in source.blocks(chunk_rows):
-        stop = start + block.X.shape[0]
-        assert block.X.format == "csr"
-        assert block.X.dtype == np.float32
-        np.testing.assert_array_equal(block.X.toarray(), CELLS.X[start:stop].toarray())
-        start, y = stop, [*y, block.y]
+    assert all(block.X.format == "csr" for block in source.blocks(chunk_rows))
+    X, y, *_ = all_of(source, chunk_rows)
+    np.testing.assert_array_equal(X, CELLS.X.toarray(), strict=True)
     expected = CELLS.obs[["age", "maybe"]].to_numpy(dtype=float, na_value=np.nan)
-    np.testing.assert_array_equal(np.concatenate(y), expected)
+    np.testing.assert_array_equal(y, expected)
 
 
 @BOTH

@@ -112,13 +112,12 @@ WRONG = [
     ({"X": np.zeros(3)}, r"X.* has shape \(3,\).*one list of features per row"),
     ({"X": np.zeros((0, 3))}, "X.* is empty: it has no rows"),
     ({"X": np.zeros((3, 0))}, r"X.* has shape \(3, 0\)"),
-    ({"X": ONE.astype("V2")}, r"X.* has dtype \|V2\. Write numbers as bool, integers"),
+    ({"X": ONE.astype("c16")}, r"X.* has dtype complex128\. Write numbers as bool, integers"),
     ({"y": ONE}, r"y.* has shape \(3, 1\)\. Write one label per row"),
     ({"y": np.zeros(3, "M8[s]")}, "y.* has dtype datetime64"),
     ({"y": np.zeros(2)}, r"y(.npy)? has 2 rows but .*X(.npy)? has 3. Write .* label per row of"),
     ({"weights": np.ones(3, bool)}, r"weights.* dtype bool\. Write weights as integers or floats"),
     ({"target": np.ones((3, 1, 1))}, r"target.* Write one target per row"),
-    ({"target": np.ones(())}, r"target.* has (shape \(\)\.|0 rows)"),
     ({"target": np.array(["1"] * 3)}, r"target.* has dtype <U1\. Write numbers as"),
 ]
 
