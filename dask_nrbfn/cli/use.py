@@ -70,7 +70,7 @@ def _predict(
     from dask_nrbfn.sources.source import named_columns
 
     run, rows, out = places
-    names = () if keep is None else named_columns("keep", keep)
+    names = named_columns(keep)
     results = take(options, _RESULTS)
     check_predictions(model, out, **results, overwrite=overwrite, keep=names)
     reading = {**options, "keep": names, "spoiled": results["skip_bad"]}

@@ -107,8 +107,7 @@ def predict_scene(
 
 def scene_at(scene: Location, variable: str | None, feature_dim: str | None) -> Scene:
     """Return the scene of the arguments of `predict_scene`."""
-    names = () if variable is None else named_columns("variable", variable)
-    return Scene.at(file_of(scene), names, feature_dim)
+    return Scene.at(file_of(scene), named_columns(variable), feature_dim)
 
 
 def _dimension(model: Model) -> str:

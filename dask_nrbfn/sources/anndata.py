@@ -55,7 +55,7 @@ def open_rows(reading: Reading) -> ZarrRows:
             arrays["weights"] = _numbers(obs, (names["weights"],), "weights", place)[:, 0]
         targets, labels = None, None
         if "target" in names:
-            targets = named_columns("target", names["target"])
+            targets = named_columns(names["target"])
             arrays["target"] = _numbers(obs, targets, "target", place)
         elif "y" in names:
             labels = labels_of(_column(obs, names["y"], "y", place), "", name=names["y"])
@@ -137,10 +137,4 @@ def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
         )
     if name.startswith("obsm/"):
         return x, ()
-    features = tuple(_names(root["raw/var" if name == "raw/X" else "var"]).tolist())
-    if len(features) != x.shape[1]:
-        raise DataError(
-            f"{place} names {len(features)} features, but {name} has {x.shape[1]} columns.",
-            "Write the store again: var has one row per column of X.",
-        )
-    return x, features
+    return x, tuple(_names(root["raw/var" if name == "raw/X" else "var"]).tolist())

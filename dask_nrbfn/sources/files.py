@@ -1,12 +1,14 @@
 """Local files and files behind URLs, read in the same way."""
 
 import os
+import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import PurePath
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import IO, Any
 
 from dask_nrbfn.errors import (
@@ -80,17 +82,14 @@ class File:
         with self.reached() as (fs, path):
             return fs.open(path, "rb")
 
-    @contextmanager
-    def local(self) -> Iterator[str]:
-        """Yield the path of a local file, or of a temporary copy of a URL."""
+    def local(self, owner: object) -> str:
+        """Return the path of a local file, or of a copy of a URL that lives as long as `owner`."""
         if not self.is_remote:
-            yield self.path
-            return
-        with TemporaryDirectory(prefix="dask-nrbfn-") as directory:
-            copy = os.path.join(directory, "copy")
-            with self.reached() as (fs, path):
-                fs.get_file(path, copy)
-            yield copy
+            return self.path
+        copy = os.path.join(scratch_of(owner), "copy")
+        with self.reached() as (fs, path):
+            fs.get_file(path, copy)
+        return copy
 
     def file_system(self) -> tuple[Any, str]:
         """Return the fsspec file system, and the path in it."""
@@ -126,6 +125,13 @@ class File:
                 f"{self} cannot be read ({text}).",
                 "Check the address, the credentials and the settings of the store, and try again.",
             ) from error
+
+
+def scratch_of(owner: object) -> str:
+    """Return a temporary directory that is removed together with an object."""
+    directory = mkdtemp(prefix=f"dask-nrbfn-{os.getpid()}-")
+    weakref.finalize(owner, shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def data_files(directory: File) -> list[File]:

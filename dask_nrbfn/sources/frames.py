@@ -43,13 +43,6 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
     return column_names(as_columns(target))
 
 
-def has_kinds(X: Any) -> bool:
-    """Return whether a frame has columns that are neither numeric nor boolean by type."""
-    frame = as_frame(X)
-    types = () if frame is None else frame.schema.values()
-    return not all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
-
-
 def plain_rows(X: Any, name: str = "X") -> Any:
     """Return the numbers of a frame (n, p), NaN where missing; other tables unchanged."""
     frame = as_frame(X, name)

@@ -4,12 +4,9 @@ import datetime
 import logging
 import os
 import re
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.request import pathname2url
@@ -21,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind, Schema
-from dask_nrbfn.sources.files import File, damage_named, optional_package
+from dask_nrbfn.sources.files import File, damage_named, optional_package, scratch_of
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
@@ -163,11 +160,9 @@ def explained(origin: str) -> AbstractContextManager[None]:
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    scratch = tempfile.mkdtemp(prefix=f"dask-nrbfn-{os.getpid()}-")
     config: dict[str, Any] = {"memory_limit": _MEMORY, "threads": threads}
-    config |= {"temp_directory": scratch, "python_enable_replacements": False}
-    connection = duckdb.connect(config=config)
-    weakref.finalize(connection, shutil.rmtree, scratch, ignore_errors=True)
+    connection = duckdb.connect(config=config | {"python_enable_replacements": False})
+    connection.execute(f"SET temp_directory = {literal(scratch_of(connection))}")
     # A bar would be printed among the output of commands; times must not depend on the machine.
     connection.execute("SET enable_progress_bar = false; SET TimeZone = 'UTC'")
     # The first assumes that Parquet files have no NaN. The time of the second grows with the square
@@ -194,7 +189,11 @@ def table_of(reading: Reading) -> Table:
     origin = _QUERY if reading.sql else str(reading.place)
     with explained(origin):
         if reading.sql is not None:
-            _check_query(connection, reading.sql)
+            statements = connection.extract_statements(reading.sql)
+            if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+                raise ParameterError(
+                    "`sql` is not one query.", "Give one SELECT or FROM statement."
+                )
         elif suffix in DUCKDB + SQLITE:
             raise ParameterError(
                 f"{origin} is a database.",
@@ -274,11 +273,8 @@ def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any
     if place.suffix in SQLITE:
         return _of_sqlite(connection, place, query)
     if place.suffix in DUCKDB:
-        # A copy of a URL lives as long as the connection.
-        copy = ExitStack()
-        weakref.finalize(connection, copy.close)
-        path = copy.enter_context(place.local())
-        connection.execute(f"ATTACH {literal(path)} AS given (READ_ONLY); USE given")
+        path = literal(place.local(connection))
+        connection.execute(f"ATTACH {path} AS given (READ_ONLY); USE given")
     elif reading.files:
         return _once(connection, _of_files(connection, reading).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
@@ -293,9 +289,9 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     if suffix in ARROW:
         from pyarrow import dataset
 
-        fs = files[0].file_system()[0] if files[0].is_remote else None
-        inside = [file.file_system()[1] if file.is_remote else file.path for file in files]
-        return connection.from_arrow(dataset.dataset(inside, format="feather", filesystem=fs))
+        systems, inside = zip(*(file.file_system() for file in files), strict=True)
+        rows = dataset.dataset([*inside], format="feather", filesystem=systems[0])
+        return connection.from_arrow(rows)
     how = _how(reading)
     if suffix in PARQUET:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
@@ -397,12 +393,6 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
     connection.register_filesystem(fs)
 
 
-def _check_query(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    statements = connection.extract_statements(query)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM statement.")
-
-
 def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
     """Return the rows of a query, copied unless each pass gives them in the same order."""
     steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
@@ -415,11 +405,8 @@ def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
 def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -> Any:
     """Return the rows of a query that SQLite answers; they are copied once."""
     sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
-    with (
-        place.local() as path,
-        sqlite.connect(f"file:{pathname2url(path)}?mode=ro") as database,
-        database.cursor() as cursor,
-    ):
+    path = pathname2url(place.local(connection))
+    with sqlite.connect(f"file:{path}?mode=ro") as database, database.cursor() as cursor:
         cursor.execute(query)
         connection.from_arrow(cursor.fetch_record_batch()).create("rows")
     return connection.table("rows")

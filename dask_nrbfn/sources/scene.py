@@ -47,7 +47,7 @@ class Scene:
     @classmethod
     def at(cls, place: File, variables: tuple[str, ...], feature_dim: str | None) -> "Scene":
         """Return a scene whose features lie along `feature_dim`, such as "band" or "time,band"."""
-        along = () if feature_dim is None else named_columns("feature_dim", feature_dim)
+        along = named_columns(feature_dim)
         if not variables or (not along and len(variables) == 1):
             raise ParameterError(
                 f"{place} is read as a scene, but its features are not known.",
@@ -164,8 +164,8 @@ class PixelSource(Source):
 
 def open_rows(reading: Reading) -> PixelSource:
     """Return pixels, counted in one pass; ids number all pixels in the order of the dimensions."""
-    scene = Scene.at(reading.place, reading.names("variable") or (), reading.feature_dim)
-    targets = reading.names("target")
+    scene = Scene.at(reading.place, named_columns(reading.variable), reading.feature_dim)
+    targets = named_columns(reading.target) or None
     columns = targets or (() if reading.label is None else (reading.label,))
     check = dtypes.feature_dtype if targets else dtypes.label_dtype
     y_dtype, is_boolean = None, False

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,6 @@ from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.dtypes import FLOAT64
 from dask_nrbfn.sources.files import File
 
-# A block has at least one row, here of 128 MiB in float64. A larger number of features comes from a
-# damaged header, or from a number that is no feature index.
-MAX_FEATURES = 2**24
 _NAMES_SHOWN = 10
 # Narrower rows are as small when dense, and every step of a fit accepts dense rows.
 _WIDE = 256
@@ -138,26 +135,14 @@ class Reading:
     def __post_init__(self) -> None:
         for option in _LISTS:
             given = getattr(self, option)
-            names = named_columns(option, given) if isinstance(given, str) else given or ()
-            object.__setattr__(self, option, tuple(names))
+            names = named_columns(given) if isinstance(given, str) else given
+            object.__setattr__(self, option, tuple(names or ()))
         if self.missing not in ("error", "impute", "drop"):
             raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
         if self.max_categories < 1:
             raise ParameterError(
                 f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
             )
-        pairs = [("columns", "drop"), *combinations(("drop", "categorical", "numeric", "date"), 2)]
-        for first, second in pairs:
-            if both := {*getattr(self, first)} & {*getattr(self, second)}:
-                raise ParameterError(
-                    f"`{first}` and `{second}` both name {min(both)!r}.",
-                    "Name each column in one option only.",
-                )
-
-    def names(self, option: str) -> tuple[str, ...] | None:
-        """Return the comma-separated names in an option, None if the option is not given."""
-        given = getattr(self, option)
-        return None if given is None else named_columns(option, given)
 
     @property
     def label_name(self) -> str | None:
@@ -167,12 +152,8 @@ class Reading:
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kinds of columns that options give."""
-        options: dict[Kind, Any] = {
-            "category": self.categorical,
-            "number": self.numeric,
-            "date": self.date,
-        }
-        return {name: kind for kind, names in options.items() for name in names}
+        kinds: dict[str, Kind] = dict.fromkeys(self.categorical, "category")
+        return kinds | dict.fromkeys(self.numeric, "number") | dict.fromkeys(self.date, "date")
 
     def marks(self, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return the texts that mean a missing value, as given now or at the fit."""
@@ -185,22 +166,18 @@ def recut(batches: Iterable[Any], block_rows: int) -> Iterator[Any]:
     held: list[Any] = []
     n_held = 0
     for batch in batches:
-        start = 0
         n_rows = batch[0].shape[0]
-        while n_held + n_rows - start >= block_rows:
-            stop = start + block_rows - n_held
-            yield _joined([*held, _rows(batch, start, stop)])
-            held, n_held, start = [], 0, stop
-        if start < n_rows:
-            held.append(_rows(batch, start, n_rows))
-            n_held += n_rows - start
+        cuts = sorted({0, n_rows, *range(block_rows - n_held, n_rows, block_rows)})
+        for start, stop in pairwise(cuts):
+            parts = (None if column is None else column[start:stop] for column in batch)
+            # A slice of rows in CSR is a copy.
+            held.append(batch if stop - start == n_rows else batch._make(parts))
+            n_held += stop - start
+            if n_held == block_rows:
+                yield _joined(held)
+                held, n_held = [], 0
     if held:
         yield _joined(held)
-
-
-def _rows(block: Any, start: int, stop: int) -> Any:
-    is_whole = stop - start == block.X.shape[0]
-    return block if is_whole else block._make(None if c is None else c[start:stop] for c in block)
 
 
 def _joined(blocks: list[Any]) -> Any:
@@ -240,14 +217,12 @@ def _in_csr(sparse: str, row_values: float, n_features: int, dtype: np.dtype) ->
     return sparse == "yes" or (sparse == "auto" and pays)
 
 
-def named_columns(option: str, given: str) -> tuple[str, ...]:
-    """Return the comma-separated names in an option; quotes protect a comma."""
+def named_columns(given: str | None) -> tuple[str, ...]:
+    """Return the comma-separated names in an option, each of them once; quotes protect a comma."""
+    if given is None:
+        return ()
     # The csv module finds no cell in empty text.
-    names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ParameterError(f"`{option}`={given} names {twice!r} twice.", "Name each column once.")
-    return names
+    return tuple(dict.fromkeys(next(csv.reader([given], skipinitialspace=True)))) or ("",)
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:
@@ -292,12 +267,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Raise DataError if a table has no rows, no features, or more features than a row can have."""
+    """Raise DataError if a table has no rows or no features."""
     if not (n_features and n_rows):
         lacking = "rows" if n_features else "feature columns"
         raise DataError(f"{origin} is empty: it has no {lacking}.", f"Give some {lacking}.")
-    if n_features > MAX_FEATURES:
-        raise DataError(
-            f"{origin} has {n_features} feature columns.",
-            f"Check the file, or hash or project the rows to at most {MAX_FEATURES} features.",
-        )

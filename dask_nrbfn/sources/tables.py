@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
-from dask_nrbfn.sources.frames import has_kinds, labels_of
+from dask_nrbfn.sources.frames import as_frame, labels_of
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
     MISSING_VALUES,
@@ -23,6 +24,7 @@ from dask_nrbfn.sources.source import (
     check_apart,
     check_found,
     check_size,
+    named_columns,
     shown_names,
 )
 from dask_nrbfn.sources.survey import (
@@ -41,10 +43,11 @@ from dask_nrbfn.sources.survey import (
 logger = logging.getLogger(__name__)
 
 _NAME_ONE = "Name an existing column with `{}`."
-# SQL that tests whether a text has a type. The first type that all texts have is taken.
+# SQL that tests whether a text has a type. The first type that it has is taken.
 _TYPES_OF_TEXTS = {
     "BOOLEAN": "lower({0}) IN ('true', 'false')",
-    "BIGINT": "coalesce(TRY_CAST({0} AS BIGINT)::VARCHAR = {0}, false)",
+    "BIGINT": "TRY_CAST({0} AS BIGINT)::VARCHAR = {0}",
+    "NAN": "isnan(TRY_CAST({0} AS DOUBLE))",
     # Numbers with leading zeros, as of postal codes, are text.
     "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT regexp_full_match({0}, '[+-]?0[0-9].*')",
 }
@@ -70,10 +73,9 @@ class TableSource(Source):
         """Return some columns of all rows, as they were read."""
         check_found(names, self.table.names, self.table.origin, _NAME_ONE.format("keep"))
         columns = list(map(self.table.column, names))
-        types = self.table.relation.project(", ".join(columns)).limit(0).to_arrow_table().schema
-        types = pa.schema([each.with_name(name) for each, name in zip(types, names, strict=True)])
-        batches = self.table.batches(columns)
-        return pa.RecordBatchReader.from_batches(types, (b.rename_columns(names) for b in batches))
+        none = self.table.relation.project(", ".join(columns)).limit(0).to_arrow_table()
+        batches = (batch.rename_columns(names) for batch in self.table.batches(columns))
+        return pa.RecordBatchReader.from_batches(none.rename_columns(names).schema, batches)
 
     def _parts(self, block_rows: int) -> Iterator[Block]:
         self.unseen.clear()
@@ -160,36 +162,36 @@ def _with_numbers(table: Table, names: Sequence[str]) -> Table:
     return replace(table, found={**table.found, **dict.fromkeys(texts, "DOUBLE")})
 
 
-def _types_of_names(table: Table, schema: Schema, *, are_texts: bool) -> dict[str, str]:
-    """Return the SQL types of the columns with labels and ids, for text found in one pass."""
-    types, texts, asked = dict[str, str](), dict[str, str](), []
+def _type_sql(table: Table, name: str) -> str:
+    """Return the SQL of the type of each label or id, of text by its form; NULL if missing."""
+    of, text = table.types[name], text_of(table, name)
+    if name in table.found:
+        cases = [f"WHEN {test.format(text)} THEN '{of}'" for of, test in _TYPES_OF_TEXTS.items()]
+        return f"CASE WHEN {text} IS NULL THEN NULL {' '.join(cases)} ELSE 'VARCHAR' END"
+    if kind_of(of) in (None, "date"):
+        raise DataError(
+            f"Column {name!r} of {table.origin} has type {of}.",
+            "Give labels and ids as whole numbers, true and false, or text.",
+        )
+    if kind_of(of) == "number":
+        of = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
+    return f"CASE WHEN {text} IS NOT NULL THEN '{of if of in _TYPES_OF_TEXTS else 'VARCHAR'}' END"
+
+
+def _types_of_names(
+    cells: Mapping[str, Cells], schema: Schema, *, are_texts: bool
+) -> dict[str, str]:
+    """Return the SQL types of labels and ids from those of their cells; NaN is missing then."""
+    types = dict[str, str]()
     for name in filter(None, (schema.label, schema.id)):
-        of = table.types[name]
-        if name in table.found:
-            text = f"t{len(texts)}"
-            texts[name] = f"{text_of(table, name)} AS {text}"
-            cases = [
-                f"WHEN bool_and({test.format(text)}) FILTER ({text} IS NOT NULL) THEN '{type_name}'"
-                for type_name, test in _TYPES_OF_TEXTS.items()
-            ]
-            asked.append(f"CASE {' '.join(cases)} ELSE 'VARCHAR' END")
-        elif kind_of(of) in (None, "date"):
-            raise DataError(
-                f"Column {name!r} of {table.origin} has type {of}.",
-                "Give labels and ids as whole numbers, true and false, or text.",
-            )
-        elif kind_of(of) == "number":
-            types[name] = "DOUBLE" if of.startswith(("FLOAT", "DOUBLE", "DECIMAL")) else "BIGINT"
-        else:
-            types[name] = "BOOLEAN" if of == "BOOLEAN" else "VARCHAR"
-    if asked:
-        rows = table.relation.project(", ".join(texts.values()))
-        types |= dict(zip(texts, table.first_row(rows.aggregate(", ".join(asked))), strict=True))
-    if schema.label is not None and schema.label in table.found and are_texts:
-        types[schema.label] = "VARCHAR"
-    if schema.id and types[schema.id] == "DOUBLE":
+        found = {*(cells[name].texts or ())}
+        if found <= {"BIGINT", "NAN", "DOUBLE"} and found - {"BIGINT"}:
+            found = {"DOUBLE"}
         # Fractions name rows, but no classes.
-        types[schema.id] = "VARCHAR"
+        is_text = are_texts if name == schema.label else "DOUBLE" in found
+        types[name] = "VARCHAR" if is_text or len(found) != 1 else found.pop()
+        if types[name] == "DOUBLE":
+            cells[name].n_values -= Counter(cells[name].texts)["NAN"]
     return types
 
 
@@ -214,14 +216,11 @@ def open_rows(reading: Reading) -> TableSource:
     is_mark = mark in reading.marks(MISSING_VALUES) and not (is_empty or schema.targets)
     are_texts = is_mark and not str(mark).strip("-").isdecimal()
     are_texts |= any(isinstance(known, str) for known in reading.classes or ())
-    named = _types_of_names(table, schema, are_texts=are_texts)
     roles: Values = {
-        name: (
-            "number",
-            f"CASE WHEN {sql} IS NOT NULL THEN 0::DOUBLE END" if name in named else sql,
-        )
-        for name, sql in _roles_sql(table, schema, named).items()
+        name: ("category", _type_sql(table, name))
+        for name in filter(None, (schema.label, schema.id))
     }
+    roles |= {name: ("number", sql) for name, sql in _roles_sql(table, schema, {}).items()}
     if known is None:
         chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
         names = [name for name in table.names if name in chosen]
@@ -230,6 +229,8 @@ def open_rows(reading: Reading) -> TableSource:
     else:
         columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
     cells = survey(table, roles | columns, fills=fills)
+    named = _types_of_names(cells, schema, are_texts=are_texts and schema.label in table.found)
+    roles = {name: (roles[name][0], sql) for name, sql in _roles_sql(table, schema, named).items()}
     n_rows = next((own.n_rows for own in cells.values()), 0)
     check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
@@ -293,7 +294,7 @@ def _roles(table: Table, reading: Reading) -> Schema:
     is_other = reading.label is not None or reading.target is not None
     named = {
         "label": (reading.label, None if is_other else known.label),
-        "target": (reading.names("target"), None if is_other else known.targets),
+        "target": (named_columns(reading.target) or None, None if is_other else known.targets),
         "weights": (reading.weights, known.weights),
         "id": (reading.id, known.id),
     }
@@ -351,7 +352,10 @@ def needs_schema(X: Any, missing: str) -> bool:
         raise ParameterError(
             f"`missing` is {missing!r}.", "Give error or impute, or remove rows yourself."
         )
-    return missing == "impute" or has_kinds(X)
+    frame = as_frame(X)
+    types = () if frame is None else frame.schema.values()
+    are_numbers = all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
+    return missing == "impute" or not are_numbers
 
 
 def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:

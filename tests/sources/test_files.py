@@ -16,10 +16,10 @@ import pytest
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.files import File, damage_named
+from dask_nrbfn.sources.files import File
 
 N = 60
-FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npz", "d.npy"]
+FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npy"]
 
 
 def content(name):
@@ -33,8 +33,6 @@ def content(name):
         rows = pa.Table.from_pandas(table)
         with pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows, max_chunksize=25)
-    elif name.endswith(".npz"):
-        np.savez(file, X=np.ascontiguousarray(table[["a", "b"]]), y=table["y"])
     elif name.endswith(".npy"):
         np.save(file, np.ascontiguousarray(table[["a", "b"]]))
     else:
@@ -44,7 +42,7 @@ def content(name):
 
 
 def options_of(name):
-    return {} if name.endswith((".npz", ".npy")) else {"label": "y"}
+    return {} if name.endswith(".npy") else {"label": "y"}
 
 
 class Whole(http.server.SimpleHTTPRequestHandler):
@@ -168,11 +166,3 @@ def test_url__options_appear_in_no_error():
         open_source(File("s3://bucket/d.csv", options))
     assert "s3://bucket/d.csv cannot be read" in caught.value.problem
     assert "swordfish" not in str(caught.value)
-
-
-def test_damage_named__has_one_full_stop():
-    with (
-        pytest.raises(NRBFNError, match=r"read as Zarr: no array\. Check"),
-        damage_named("d", "Zarr"),
-    ):
-        raise ValueError("no array.")

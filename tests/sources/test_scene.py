@@ -122,10 +122,7 @@ def test_scene__refused(tmp_path):
     place = write_scene(scene, tmp_path / "scene", chunks=(1, 3, 7, 9))
     for options, error, match in (
         ({"variable": "reflectance"}, ParameterError, "its features are not known"),
-        ({"feature_dim": "band"}, ParameterError, "its features are not known"),
         (WHERE | {"variable": "a"}, DataError, "no variable 'a'; it has .* with variable"),
-        (WHERE | {"label": "a"}, DataError, "no variable 'a'; it has .* with label"),
-        (WHERE | {"feature_dim": "time,time"}, ParameterError, "names 'time' twice"),
         (WHERE | {"feature_dim": "time,wave"}, DataError, "no dimension 'wave'; it has 'time', 'b"),
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
         (
