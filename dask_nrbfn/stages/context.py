@@ -610,7 +610,7 @@ def n_judged_folds(n_rows: int, n_folds: int) -> int:
 
 def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
     """Return parameters with the values of a tuning that tries a single combination."""
-    if tuning.losses:
+    if tuning.losses and params.loss not in tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     tried = Trials.of(params, tuning).combinations
     return replace(params, **asdict(tried[0])) if len(tried) == 1 else params

@@ -137,6 +137,8 @@ def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
     X, y = steps(600)
     params = FitParams(basis="random", features="plain")
     assert "cells" in fit_table(X, y, params, tuning=normal).stages
+    with_losses = replace(normal, losses=("hinge", "squared"))
+    assert "cells" in fit_table(X, y, params, tuning=with_losses).stages
     assert "cells" not in fit_table(X[:70], y[:70], params, tuning=normal).stages
     assert "cells" not in fit_table(X, y, params, tuning=TUNING).stages
     assert "cells" not in fit_table(X, y, replace(params, cells=1), tuning=normal).stages
