@@ -29,9 +29,10 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _version_line(record: Mapping[str, Any]) -> str:
+    text = f"{record['action']} {record['n_rows']} rows"
+    for name, title in (("new_error", "error of new rows"), ("fitting_error", "fitting error")):
+        text += "" if (error := record[name]) is None else f", {title} {error:.4f}"
     r2 = record.get("training_r2")
-    text = f"{record['action']} {record['n_rows']} rows, "
-    text += f"fitting error {record['fitting_error']:.4f}"
     text += "" if r2 is None else f", R2 {shown('r2', r2)}"
     return line(f"version {record['version']}", text)
 
@@ -57,6 +58,9 @@ _LINES: dict[str, Callable[[Any], Iterable[str]]] = {
     "versions": lambda versions: map(_version_line, versions),
     "problems": lambda problems: (line("problem", each) for each in problems or ["none"]),
     "reasons": lambda reasons: (line("reason", each) for each in reasons or ["none"]),
+    "unseen_categories": lambda unseen: (
+        line(f"rows with unseen {name}", n_rows) for name, n_rows in unseen.items()
+    ),
     "heaviest": lambda weights: (
         line(f"weight of {name}", f"{weight:.4g}") for name, weight in weights.items()
     ),

@@ -206,7 +206,7 @@ def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
     """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
     n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
     arguments = context.dataset.location, n_basis, k, n_rows
-    one: Rates = run_task(context.engine, _measure, *arguments, label="calibrate")
+    one: Rates = run_task(context.engine, _measure, *arguments, label="measure speed")
     times = context.engine.threads
     return Rates(**{name: times * rate for name, rate in vars(one).items()} | {"bytes": one.bytes})
 

@@ -168,7 +168,9 @@ def damage_named(
         raise
     # The libraries have no common error for bytes that they cannot read.
     except Exception as error:
-        told = " ".join(line.strip() for line in str(error).splitlines()[:3] if line.strip())
+        lines = [line.strip() for line in str(error).splitlines()[:3]]
+        # DuckDB announces tables and lists with a colon.
+        told = " ".join(line for line in lines if line and not line.endswith(":"))
         raise raised(f"{place} cannot be read as {what}: {told.rstrip('.')}.", remedy) from error
 
 

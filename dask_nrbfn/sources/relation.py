@@ -32,7 +32,8 @@ _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _QUERY, SNIFFED_ROWS = "the query", 100_000
 _REMEDY = (
     "Correct the table or the query. To read a text table with other options of DuckDB, pass "
-    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"."
+    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"; rows of "
+    "different lengths need null_padding = true."
 )
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
