@@ -365,6 +365,9 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
             f"the run {run} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
         )
+    if draft.action == FORGET and member is None:
+        unknown = "the run does not know these rows as a whole. Only their sums are checked."
+        logger.warning("forget: %s", unknown)
     return codes
 
 

@@ -135,7 +135,7 @@ def chunked_dataset(
         join(place, name),
         target=targets if numbers else None,
         weights=weights,
-        missing=missing,
+        missing="error" if missing == "auto" else missing,
         schema=schema,
         unlabelled=unlabelled,
         overwrite=True,

@@ -82,11 +82,11 @@ _OPTIONS = {
         none="every row has a label",
     ),
     "missing": Option(
-        "error",
+        "auto",
         str,
-        "Missing values are an error, or imputed by the median; for a category, by a category of "
-        "its own. A column with more than 1 % missing also gets an indicator feature.",
-        choices=("error", "impute"),
+        "impute: numbers get the median, categories one of their own, and columns with over 1 % "
+        "missing an indicator feature. auto: impute if a fit in memory has gaps, else error.",
+        choices=("auto", "error", "impute"),
     ),
     "store": Option(
         None,
@@ -225,14 +225,14 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     scale: str = "auto"
     n_parts: int | None = None
     random_state: int | np.random.RandomState | None = 0
-    missing: str = "error"
+    missing: str = "auto"
     store: str | os.PathLike[str] | RemoteLocation | None = None
     verbose: int = 0
     device: Device = "cpu"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.missing == "impute"
+        tags.input_tags.allow_nan = self.missing != "error"
         tags.input_tags.sparse = True
         return tags
 

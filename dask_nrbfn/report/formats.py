@@ -115,7 +115,7 @@ def shown(name: str, value: Any, digits: int = 6) -> str:
     if name in _SHARES:
         text = f"{100 * value:.2f}"
         return f"{text if float(text) or not value else f'{100 * value:.2g}'} %"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return f"{value:.{digits if value % 1 else 17}g}" if isinstance(value, float) else str(value)
 
 
 def line(name: str, value: Any) -> str:

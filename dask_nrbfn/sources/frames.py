@@ -7,7 +7,7 @@ import narwhals as nw
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import unmasked
+from dask_nrbfn.numeric.rows import is_scipy, unmasked
 from dask_nrbfn.sources.dtypes import STRING, checked_mark, label_dtype, means_empty, to_labels
 from dask_nrbfn.sources.source import check_found
 
@@ -50,6 +50,20 @@ def plain_rows(X: Any, name: str = "X") -> Any:
         return unmasked(X)
     columns = [_numbers(column, name) for column in frame.iter_columns()]
     return np.column_stack(columns) if columns else np.empty(frame.shape)
+
+
+def has_gaps(X: Any) -> bool:
+    """Return whether a value of a table is missing; no value of sparse rows is."""
+    if (frame := as_frame(X)) is not None:
+        columns = list(frame.iter_columns())
+        floats = (column for column in columns if column.dtype.is_float())
+        return any(each.is_null().any() for each in columns) or any(
+            each.is_nan().any() for each in floats
+        )
+    values = np.empty(0) if is_scipy(X) else np.asarray(unmasked(X))
+    if values.dtype.kind == "O":
+        return any(each is None or each != each for each in values.flat)
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:

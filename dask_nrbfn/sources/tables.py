@@ -14,7 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
-from dask_nrbfn.sources.frames import as_frame, labels_of
+from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
 from dask_nrbfn.sources.source import (
     MISSING_VALUES,
@@ -359,7 +359,12 @@ def needs_schema(X: Any, missing: str) -> bool:
 
 
 def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:
-    """Return the schema of a table (n, c) without rows of weight 0; None if all are numbers."""
+    """Return the schema of a table (n, c) without rows of weight 0; None if all are numbers.
+
+    missing: auto means impute if a value is missing, else error.
+    """
+    if missing == "auto":
+        missing = "impute" if has_gaps(X) else "error"
     if not needs_schema(X, missing):
         return None
     return decided(surveyed(X, fills=missing == "impute", weights=weights), missing)

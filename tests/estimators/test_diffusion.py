@@ -16,7 +16,7 @@ from tests.tables import spirals, write_table
 def test_diffusion_map__signature_is_that_of_the_parameters():
     parameters = inspect.signature(DiffusionMap).parameters.values()
     found = {parameter.name: parameter.default for parameter in parameters}
-    own = {"n_components": 2, "basis": "random", "missing": "error", "store": None, "verbose": 0}
+    own = {"n_components": 2, "basis": "random", "missing": "auto", "store": None, "verbose": 0}
     own["device"] = "cpu"
     assert {name: found.pop(name) for name in own} == own
     options = FitParams.options()

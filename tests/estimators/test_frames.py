@@ -263,3 +263,18 @@ def test_frames__categories_that_training_did_not_have_are_logged(table, network
     (record,) = caplog.records
     expected = "X: column sex has a category that training did not have in 60 rows"
     assert record.getMessage() == expected
+
+
+def test_missing__is_imputed_by_default_if_the_fit_has_gaps(table):
+    X, y = table
+    fitted = clone(NETWORK).set_params(missing="auto").fit(X, y)
+    np.testing.assert_array_equal(
+        fitted.predict_proba(X), clone(NETWORK).fit(X, y).predict_proba(X)
+    )
+    numbers = np.arange(40.0).reshape(20, 2)
+    whole = NRBFNClassifier().fit(numbers, np.arange(20) % 2)
+    assert whole.schema_ is None
+    numbers[3, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        whole.predict(numbers)
+    assert NRBFNClassifier().fit(numbers, np.arange(20) % 2).schema_.fills

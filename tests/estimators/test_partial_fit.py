@@ -115,8 +115,8 @@ def test_partial_fit__networks_in_a_store_do_not_share_their_rows(tmp_path):
 
 def test_partial_fit__a_refused_fit_loses_nothing(tmp_path):
     fitted = network_of_first()
-    with pytest.raises(ValueError, match="NaN"):
-        fitted.fit(np.full((5, 4), np.nan), np.arange(5))
+    with pytest.raises(ValueError, match="infinity"):
+        fitted.fit(np.full((5, 4), np.inf), np.arange(5))
     fitted.partial_fit(*SECOND)
     assert_weights(fitted, *joined(FIRST, SECOND))
     lazy = [da.from_array(part) for part in FIRST]

@@ -29,7 +29,7 @@ def defaults(*kinds):
     }
 
 
-OF_TABLES = {"unlabelled": None, "missing": "error", "store": None, "verbose": 0, "device": "cpu"}
+OF_TABLES = {"unlabelled": None, "missing": "auto", "store": None, "verbose": 0, "device": "cpu"}
 
 
 def test_classifier__signature_is_that_of_the_parameters():
