@@ -86,8 +86,6 @@ def test_spelling__targets(tmp_path):
     assert fix == "Give classes as --label, or numbers as --target."
     _, fix = refuse(*arguments, "--target", "b,c")
     assert fix == "Name an existing column with --target."
-    problem, _ = refuse(*arguments, "--target", "b,b")
-    assert problem == "--target=b,b names 'b' twice."
     problem, _ = refuse(*arguments, "--target", "b", "--weights", "b")
     assert problem == "--weights=b also has another role, such as features, labels or weights."
     assert not (tmp_path / "data.zarr").exists()

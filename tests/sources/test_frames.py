@@ -298,7 +298,9 @@ def test_ingest__masked_values_are_missing(ingest):
 
 @pytest.mark.parametrize("form", [np.asanyarray, chunked])
 def test_estimator__masked_values_are_missing(form):
-    network, numbers = NRBFNClassifier(alpha=1e-6), NRBFNRegressor(alpha=1e-6)
+    network, numbers = (
+        kind(alpha=1e-6, missing="error") for kind in (NRBFNClassifier, NRBFNRegressor)
+    )
     for estimator, rows, targets, weights in (
         (network, masked(X), Y, None),
         (network, X, masked(Y), None),
