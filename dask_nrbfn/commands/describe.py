@@ -130,6 +130,8 @@ def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for stages that it has not reached."""
+    # Other jobs may have changed the run since it was opened.
+    run = Run.open(run.location)
     attributes, stages, params = run.attributes, run.stages, run.chosen_params
     versions, cells = run.versions, cells_record(stages)
     judged = judged_record(stages)

@@ -122,8 +122,8 @@ def _feature_order(model: Model, scene: Scene) -> list[int]:
     found, wanted = scene.feature_names, model.feature_names
     if model.schema is not None:
         wanted = tuple(column.name for column in model.schema.columns)
-    if wanted is None:
-        check_columns(len(found), model.n_features)
+    if wanted is None or wanted == found:
+        check_columns(len(found), model.n_features if wanted is None else len(wanted))
         return [*range(len(found))]
     remedy = "Give all features of the training rows, each once and in any order."
     return columns_by_name(wanted, found, str(scene.place), remedy)

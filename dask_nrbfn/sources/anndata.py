@@ -137,4 +137,10 @@ def _matrix(root: Any, name: str, place: File) -> tuple[Any, tuple[str, ...]]:
         )
     if name.startswith("obsm/"):
         return x, ()
-    return x, tuple(_names(root["raw/var" if name == "raw/X" else "var"]).tolist())
+    features = tuple(_names(root["raw/var" if name == "raw/X" else "var"]).tolist())
+    if len(features) != x.shape[1]:
+        raise DataError(
+            f"{place} names {len(features)} features, but {name} has {x.shape[1]} columns.",
+            "Write the store again: var has one row per column of X.",
+        )
+    return x, features

@@ -53,16 +53,8 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
 
 def has_gaps(X: Any) -> bool:
-    """Return whether a value of a table is missing; no value of sparse rows is."""
-    if (frame := as_frame(X)) is not None:
-        columns = list(frame.iter_columns())
-        floats = (column for column in columns if column.dtype.is_float())
-        return any(each.is_null().any() for each in columns) or any(
-            each.is_nan().any() for each in floats
-        )
-    values = np.empty(0) if is_scipy(X) else np.asarray(unmasked(X))
-    if values.dtype.kind == "O":
-        return any(each is None or each != each for each in values.flat)
+    """Return whether a number of a table is missing; no value of sparse rows is."""
+    values = np.empty(0) if is_scipy(X) else np.asarray(plain_rows(X))
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 

@@ -22,6 +22,8 @@ _NAMES_SHOWN = 10
 _WIDE = 256
 # CSR stores an int32 column index with each value.
 _INDEX_BYTES = 4
+# A larger number comes from a damaged header, or from a number that is no feature index.
+_MAX_FEATURES = 2**24
 # Bytes of the first dense rows, from which the number of values is estimated.
 _SHOWN_BYTES = 2**24
 
@@ -267,7 +269,12 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Raise DataError if a table has no rows or no features."""
+    """Raise DataError if a table has no rows, no features, or more features than a row can have."""
     if not (n_features and n_rows):
         lacking = "rows" if n_features else "feature columns"
         raise DataError(f"{origin} is empty: it has no {lacking}.", f"Give some {lacking}.")
+    if n_features > _MAX_FEATURES:
+        raise DataError(
+            f"{origin} has {n_features} feature columns.",
+            f"Hash or project the rows to at most {_MAX_FEATURES} features.",
+        )

@@ -203,8 +203,8 @@ def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: 
     """Return `roles` with columns decided by statistics; log choices that no option made."""
     columns, left_out = [], dict[str, str]()
     # DuckDB also numbers the columns of a query of a file without a header.
-    numbered = list(filter(_NUMBERED.fullmatch, cells))
-    no_header = bool(roles.written.get("no_header")) or len(numbered) > 1
+    numbered = reading.sql is not None and all(map(_NUMBERED.fullmatch, cells))
+    no_header = numbered or bool(roles.written.get("no_header"))
     for name, own in cells.items():
         if reason := _reason_against(name, own, reading, no_header=no_header):
             logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))

@@ -363,11 +363,14 @@ def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema 
 
     missing: auto means impute if a value is missing, else error.
     """
-    if missing == "auto":
+    if missing == "auto" and not needs_schema(X, "error"):
         missing = "impute" if has_gaps(X) else "error"
-    if not needs_schema(X, missing):
+    if missing != "auto" and not needs_schema(X, missing):
         return None
-    return decided(surveyed(X, fills=missing == "impute", weights=weights), missing)
+    cells = surveyed(X, fills=missing != "error", weights=weights)
+    if missing == "auto":
+        missing = "impute" if any(each.n_missing for each in cells.values()) else "error"
+    return decided(cells, missing)
 
 
 def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, Cells]:

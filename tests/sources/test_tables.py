@@ -399,6 +399,8 @@ def test_index__numbered_columns_of_a_query_are_features(tmp_path):
     query = f"FROM read_csv('{tmp_path / 'd.csv'}', header = false)"
     dataset = ingest_file(query, MemoryStore(), label="column2")
     assert dataset.feature_names == ("column0", "column1")
+    pd.DataFrame({"column1": [1, 2], "y": ["u", "v"]}).to_csv(tmp_path / "d.csv")
+    assert ingest_file(tmp_path / "d.csv", MemoryStore(), label="y").feature_names == ("column1",)
 
 
 def test_schema__without_a_header_needs_all_columns_before_the_features(tmp_path):

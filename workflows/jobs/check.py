@@ -10,10 +10,10 @@ from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.stages.validation import codes_in_training
 
 
-def check(settings: Settings) -> list[str]:
+def check(settings: Settings) -> None:
     """Read every dataset, and compare its columns and labels with those of the training rows."""
     train = Dataset.open(settings.location("train"))
-    return for_each_file(settings, partial(check_incoming, settings, train))
+    for_each_file(settings, partial(check_incoming, settings, train))
 
 
 def check_incoming(settings: Settings, train: Dataset, file: IncomingFile) -> None:

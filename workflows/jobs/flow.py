@@ -32,7 +32,7 @@ def nrbfn_night(settings: Path, retries: int = 2, retry_delay_s: float = 300) ->
     """
     logging.getLogger("dask_nrbfn").setLevel(logging.INFO)
 
-    def run_as_task(stage: Stage, values: Settings) -> list[str] | None:
+    def run_as_task(stage: Stage, values: Settings) -> None:
         run = task(
             name=stage.__name__,
             retries=retries,
@@ -40,7 +40,7 @@ def nrbfn_night(settings: Path, retries: int = 2, retry_delay_s: float = 300) ->
             retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
         )(stage)
-        return run(values)
+        run(values)
 
     night(read_settings(settings), run_stage=run_as_task)
 

@@ -90,13 +90,16 @@ def for_each_file(
     step: Callable[[IncomingFile], None],
     *,
     bad: tuple[type[NRBFNError], ...] = (DataError,),
-) -> list[str]:
-    """Take a step with every file that waits; reject the bad ones and return their names."""
-    rejected = []
+) -> None:
+    """Take a step with every file that waits; reject the bad ones."""
     for file in waiting_files(settings):
         try:
             step(file)
         except bad as error:
             file.reject(error, settings)
-            rejected.append(file.path.name)
-    return rejected
+
+
+def rejected_files(settings: Settings) -> set[str]:
+    """Return the names of all files that were rejected."""
+    found = (settings.night.directory / REJECTED).glob("*.reason")
+    return {path.stem for path in found}

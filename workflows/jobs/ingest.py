@@ -15,11 +15,11 @@ from dask_nrbfn.storage.location import Location
 logger = logging.getLogger("dask_nrbfn.jobs.ingest")
 
 
-def ingest(settings: Settings) -> list[str]:
+def ingest(settings: Settings) -> None:
     """Write every dataset that is not there yet."""
     for part, source in settings.sources.items():
         ingest_source(settings, source, part)
-    return for_each_file(
+    for_each_file(
         settings,
         partial(ingest_incoming, settings),
         bad=(DataError, DamagedDataError, ParameterError),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from check import check
 from fit import fit
-from incoming import REJECTED
+from incoming import REJECTED, rejected_files
 from ingest import ingest
 from job import run_job
 from publish import publish
@@ -23,24 +23,24 @@ from update import update
 from dask_nrbfn.errors import DataError, plural
 from dask_nrbfn.storage.group import locked_run
 
-# A stage may return the names of the files that it rejected.
-Stage = Callable[[Settings], list[str] | None]
+Stage = Callable[[Settings], None]
 
 # What an update made is published before a refresh, which takes longer and may be refused.
 STAGES: tuple[Stage, ...] = (ingest, check, fit, update, publish, refresh, publish)
 
 
-def run_here(stage: Stage, settings: Settings) -> list[str] | None:
+def run_here(stage: Stage, settings: Settings) -> None:
     """Run a stage."""
-    return stage(settings)
+    stage(settings)
 
 
-def night(
-    settings: Settings, *, run_stage: Callable[[Stage, Settings], list[str] | None] = run_here
-) -> None:
+def night(settings: Settings, *, run_stage: Callable[[Stage, Settings], None] = run_here) -> None:
     """Run all stages, one night at a time; a scheduler may run each as a task of its own."""
     with locked_run(settings.location("night")):
-        rejected = [name for stage in STAGES for name in run_stage(stage, settings) or ()]
+        before = rejected_files(settings)
+        for stage in STAGES:
+            run_stage(stage, settings)
+        rejected = sorted(rejected_files(settings) - before)
     if rejected:
         raise DataError(
             f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. All others "

@@ -24,13 +24,13 @@ from dask_nrbfn.errors import (
 logger = logging.getLogger("dask_nrbfn.jobs.update")
 
 
-def update(settings: Settings) -> list[str]:
+def update(settings: Settings) -> None:
     """Add file after file; one that a killed update had added is only moved away."""
     if not waiting_files(settings):
-        return []
+        return
     with connect(settings.engine) as engine:
         add = partial(add_incoming, settings, engine, judge_of(settings, engine))
-        return for_each_file(settings, add, bad=(DataError, IllConditionedError, WorseModelError))
+        for_each_file(settings, add, bad=(DataError, IllConditionedError, WorseModelError))
 
 
 def add_incoming(settings: Settings, engine: Engine, judge: Judge, file: IncomingFile) -> None:
