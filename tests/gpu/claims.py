@@ -86,9 +86,13 @@ def agrees(found, wanted, tolerance=1e-9):
 
 
 def scores_agree(X, run, other):
-    """At distances near 0, rounding moves the roots of the kernel laplacian most."""
+    """At distances near 0, rounding moves the roots of the kernel laplacian most.
+
+    The condition of the ridge system, up to 1 / alpha, multiplies rounding.
+    """
     one, another = (Scorer(Model.load(each.location)).table(X) for each in (run, other))
-    agrees(one, another, 1e-7 if run.chosen_params.kernel == "laplacian" else 1e-9)
+    of_kernel = 1e-7 if run.chosen_params.kernel == "laplacian" else 1e-9
+    agrees(one, another, max(of_kernel, np.finfo(np.float64).eps / run.chosen_params.alpha))
 
 
 def fit_agrees(params, *, numbers=False):
