@@ -49,7 +49,7 @@ BUDGETS = {
     "neighbors": (995, 6),
     "storage": (3194, 9),
     "engine": (865, 8),
-    "sources": (2750, 13),
+    "sources": (2749, 13),
     "stages": (5895, 14),
     "commands": (3325, 11),
     "estimators": (1700, 8),

@@ -54,8 +54,11 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
 def has_gaps(X: Any) -> bool:
     """Return whether a number of a table is missing; no value of sparse rows is."""
-    values = np.empty(0) if is_scipy(X) else np.asarray(plain_rows(X))
-    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+    if (frame := as_frame(X)) is None:
+        values = np.empty(0) if is_scipy(X) else np.asarray(unmasked(X))
+        return values.dtype.kind == "f" and bool(np.isnan(values).any())
+    numbers = (_numbers(column, "X") for column in frame.iter_columns())
+    return any(each.dtype.kind == "f" and np.isnan(each).any() for each in numbers)
 
 
 def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:

@@ -214,8 +214,7 @@ def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: 
         texts = {*(own.texts or ())}
         formed = sorted(filter(_FORM.fullmatch, texts))
         if name not in reading.kinds and len(formed) > max(1, len(texts) / 2):
-            others = texts.difference(formed)
-            logger.warning("%s", Advice(_doubt(name, formed[0], others, of_frame=origin == "X")))
+            logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed), origin)))
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
@@ -257,11 +256,11 @@ def _reason_against(name: str, cells: Cells, reading: Reading, *, no_header: boo
     )
 
 
-def _doubt(name: str, formed: str, others: set[str], *, of_frame: bool) -> str:
+def _doubt(name: str, formed: str, others: set[str], origin: str) -> str:
     """Return a warning about a column whose texts, but for others, may be numbers or dates."""
     has = f"{name} is read as text: it has {formed!r}, which may be a number or a date"
     has += f", but also {min(others)!r}." if others else "."
-    if of_frame:
+    if origin == "X":
         return f"{has} Convert numbers and dates in the frame, such as by pandas.to_numeric."
     mark = "," if formed.rfind(",") > formed.rfind(".") else "."
     number = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"

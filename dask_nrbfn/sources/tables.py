@@ -181,7 +181,7 @@ def _type_sql(table: Table, name: str) -> str:
 def _types_of_names(
     cells: Mapping[str, Cells], schema: Schema, *, are_texts: bool
 ) -> dict[str, str]:
-    """Return the SQL types of labels and ids from those of their cells; NaN is missing then."""
+    """Return the SQL types of labels and ids by their cells, in which NaN is no value then."""
     types = dict[str, str]()
     for name in filter(None, (schema.label, schema.id)):
         found = {*(cells[name].texts or ())}
@@ -359,10 +359,7 @@ def needs_schema(X: Any, missing: str) -> bool:
 
 
 def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema | None:
-    """Return the schema of a table (n, c) without rows of weight 0; None if all are numbers.
-
-    missing: auto means impute if a value is missing, else error.
-    """
+    """Return the schema of a table (n, c) without rows of weight 0; None if all are numbers."""
     if missing == "auto" and not needs_schema(X, "error"):
         missing = "impute" if has_gaps(X) else "error"
     if missing != "auto" and not needs_schema(X, missing):

@@ -1,6 +1,7 @@
 """Commands that use a model on files as people have them."""
 
 import json
+import re
 import shutil
 from decimal import Decimal
 
@@ -163,6 +164,8 @@ def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     assert figures["unseen_categories"] == {"city": 9}
     evaluated = succeed("evaluate", place / "run", tmp_path / "rows.csv", "--json", *INLINE)
     assert json.loads(evaluated)["unseen_categories"] == {"city": 9}
+    shown = succeed("evaluate", place / "run", tmp_path / "rows.csv", *INLINE)
+    assert re.search("^rows with unseen city +9$", shown, re.M)
     model = Model.load(place / "run")
     names = [column.name for column in model.schema.columns]
     days = (pd.to_datetime(rows["day"]) - pd.Timestamp("1970-01-01")).dt.days

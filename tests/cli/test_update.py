@@ -40,7 +40,9 @@ def test_update_and_forget():
     assert "action             forget\n" in shown
     known = inspect("run")
     assert (known["version"], known["n_rows"], known["complete"]) == (2, 120, True)
-    assert "version 2          forget 120 rows, fitting error 1." in succeed("inspect", "run")
+    shown = succeed("inspect", "run")
+    assert "version 1          add 120 rows, error of new rows 0." in shown
+    assert "version 2          forget 120 rows, fitting error 1." in shown
 
 
 @pytest.mark.usefixtures("place")

@@ -263,10 +263,11 @@ def test_update_run__forgotten_rows_may_come_back(run, rows):
     close(read_latest_moments(run.location).gram(), reference_moments(run, *table_of(rows[:1]))[0])
 
 
-def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
+def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows, caplog):
     X, y = table_of(rows[:1])
     customer = write_table(tmp_path / "customer", X[10:35], y[10:35])
     record = update(run, customer, forget=True)
+    assert "the run does not know these rows" in caplog.text
     kept = np.r_[0:10, 35 : len(X)]
     assert_moments(run, X[kept], y[kept])
     chosen = run.read("basis/rows")

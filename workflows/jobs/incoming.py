@@ -1,7 +1,7 @@
 """The files of a night: each waits until its rows are in the run, and then moves to ``done``.
 
-One that cannot be used moves to ``rejected``, with the reason beside it, and the night goes on with
-the others. Both are inside the directory in which files wait.
+One that cannot be used moves to ``rejected``, with the reason next to it, and the night goes on
+with the others. Both are inside the directory in which files wait.
 """
 
 import hashlib
@@ -99,7 +99,7 @@ def for_each_file(
             file.reject(error, settings)
 
 
-def rejected_files(settings: Settings) -> set[str]:
-    """Return the names of all files that were rejected."""
-    found = (settings.night.directory / REJECTED).glob("*.reason")
-    return {path.stem for path in found}
+def rejected_files(settings: Settings) -> set[tuple[str, int]]:
+    """Return the name of every file that was rejected, and the time of its reason."""
+    reasons = (settings.night.directory / REJECTED).glob("*.reason")
+    return {(path.stem, path.stat().st_mtime_ns) for path in reasons}

@@ -40,13 +40,13 @@ def night(settings: Settings, *, run_stage: Callable[[Stage, Settings], None] = 
         before = rejected_files(settings)
         for stage in STAGES:
             run_stage(stage, settings)
-        rejected = sorted(rejected_files(settings) - before)
+        rejected = sorted(name for name, _ in rejected_files(settings) - before)
     if rejected:
         raise DataError(
             f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. All others "
-            "were learned.",
-            f"The reasons are in {settings.night.directory / REJECTED}. Mend these files and move "
-            "them back.",
+            "were added.",
+            f"The reasons are in {settings.night.directory / REJECTED}. Correct these files and "
+            "move them back.",
         )
 
 
