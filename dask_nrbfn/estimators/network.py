@@ -94,7 +94,7 @@ _OPTIONS = {
         "Directory or URL that all workers can open. Fits on Zarr and dask arrays keep their rows "
         "and runs there, lazy predictions their models. An interrupted fit of the same rows and "
         "parameters resumes.",
-        metavar="path, URL or RemoteLocation",
+        metavar="a path, URL or RemoteLocation",
         none="a temporary directory",
     ),
     "device": EngineOptions.options()["device"],

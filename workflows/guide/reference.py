@@ -48,16 +48,21 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return re.sub(r"^\{\{ (\w+) \}\}$", lambda found: PARTS[found[1]](), markdown, flags=re.M)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Return a page whose types of several words, read as a tuple, are without its parentheses."""
+    return re.sub(r"<code>\(((?:(?!</code>).)*)\)</code>(?=\s*</td>)", r"<code>\1</code>", html)
+
+
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    r"""Return a Markdown table.
+    """Return a Markdown table.
 
     >>> print(table(["a", "b"], [["1", "x|y"]]))
     | a | b |
     |---|---|
-    | 1 | x\|y |
+    | 1 | x&#124;y |
     """
     header = list(header)
-    lines = [header, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    lines = [header, *([cell.replace("|", "&#124;") for cell in row] for row in rows)]
     texts = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([texts[0], f"|{'---|' * len(header)}", *texts[1:]])
 
@@ -94,13 +99,12 @@ def option_row(option: click.Option) -> tuple[str, str, str]:
     text, _, default = escape(option.help or "", quote=False).partition("  [default: ")
     values = option.type.choices if isinstance(option.type, click.Choice) else [option.metavar]
     shown = " ".join([option.opts[0], *([] if option.is_flag else ["|".join(map(str, values))])])
-    return f"`{shown}`", default.removesuffix("]"), text
+    return f"<code>{shown}</code>", default.removesuffix("]"), text
 
 
 def notebook(name: str) -> str:
     """Return the cells of a notebook, its headings one level lower."""
-    text = (NOTEBOOKS / f"{name}.py").read_text()
-    return "\n\n".join(_cells(text))
+    return "\n\n".join(_cells((NOTEBOOKS / f"{name}.py").read_text()))
 
 
 def _cells(text: str) -> Iterator[str]:
@@ -115,17 +119,13 @@ def _cells(text: str) -> Iterator[str]:
 
 def formats() -> str:
     """Return a table of the source formats."""
-    return table(
-        ["format", "suffixes", "options"],
-        (
-            (
-                f"`{name}`",
-                " ".join(f"`{suffix}`" for suffix in each.suffixes),
-                " ".join(f"`--{option.replace('_', '-')}`" for option in each.options),
-            )
-            for name, each in FORMATS.items()
-        ),
-    )
+    rows = []
+    for name, each in FORMATS.items():
+        options = (f"--{option.replace('_', '-')}" for option in each.options)
+        rows.append(
+            [" ".join(f"`{word}`" for word in words) for words in ([name], each.suffixes, options)]
+        )
+    return table(["format", "suffixes", "options"], rows)
 
 
 def exit_codes() -> str:
