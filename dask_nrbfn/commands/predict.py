@@ -338,20 +338,37 @@ def _write_table(
     """Write predictions and kept columns as CSV or Parquet."""
     # Loading pyarrow takes longer than a whole command that writes no table.
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet
 
-    in_csv, tables = target.suffix.lower() == ".csv", _tables(group, columns, kept)
+    tables, names = _tables(group, columns, kept), [*chain(*columns.values())]
+    if target.suffix.lower() == ".csv":
+        header = pa.table([[name] for name in names], names)
+        with open(target, "wb") as file:
+            file.writelines(map(_in_csv, chain([header], tables)))
+        return
     first = next(tables)
-    if in_csv and "skipped" in group and first.num_columns == 1:
-        # Readers skip empty lines, so a null is written as "".
-        texts = (table[0].cast(pa.string()).fill_null("") for table in chain([first], tables))
-        tables = (pa.table([text], names=first.column_names) for text in texts)
-        first = next(tables)
-    write = pa.csv.CSVWriter if in_csv else pa.parquet.ParquetWriter
-    with write(target, first.schema) as out:
+    with pa.parquet.ParquetWriter(target, first.schema) as out:
         for table in chain([first], tables):
             out.write_table(table)
+
+
+def _in_csv(table: "pa.Table") -> bytes:
+    """Return rows as lines of CSV. Text has quotes where it needs them; pyarrow quotes all text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = []
+    for column in table.columns:
+        text = column.cast(pa.string())
+        if not pa.types.is_primitive(column.type):
+            special = pc.match_substring_regex(text, '[",\r\n]|^$')
+            doubled = pc.replace_substring(text, '"', '""')
+            text = pc.if_else(special, pc.binary_join_element_wise('"', doubled, '"', ""), text)
+        texts.append(text)
+    # Readers skip empty lines, so a line of one null is "".
+    null = "" if texts[1:] else '""'
+    lines = pc.binary_join_element_wise(*texts, ",", null_handling="replace", null_replacement=null)
+    return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
 
 
 def _tables(

@@ -1,5 +1,6 @@
 """Commands that use a model on files as people have them."""
 
+import csv
 import json
 import re
 import shutil
@@ -83,6 +84,16 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     pd.testing.assert_frame_equal(found[["person", "prediction"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
     assert figures["ignored_columns"] == ["more"]
+
+
+def test_predict__text_has_quotes_where_it_needs_them(tmp_path, place):
+    notes = ["007", "a, b", 'a "b"', "a\nb", ""]
+    file, out = write(tmp_path / "rows.csv", people(5).assign(note=notes)), tmp_path / "out.csv"
+    succeed("predict", place / "run", file, out, "--keep", "note", *INLINE)
+    with open(out, newline="") as text:
+        assert [row[1] for row in csv.reader(text)] == ["note", *notes]
+    assert out.read_text().startswith("person,note,prediction\n")
+    assert {*re.findall(r'"(?:[^"]|"")+"', out.read_text())} == {'"a, b"', '"a ""b"""', '"a\nb"'}
 
 
 def test_predict__keeps_the_label_of_the_file(tmp_path, place):
