@@ -520,11 +520,11 @@ def test_dates__are_in_utc_on_every_machine(tmp_path):
 @pytest.mark.parametrize("n", [30, 300], ids=["a category", "left out"])
 def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n):
     rows = "".join(f"{row},{row % 10};{'uv'[row % 2]};{row % 3}\n" for row in range(10, n))
-    (tmp_path / "d.csv").write_text(f"a;y;b\n{rows}")
+    (tmp_path / "d.csv").write_text(f"a price;y;b\n{rows}")
     features(tmp_path / "d.csv", label="y")
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "a is read as text: it has '10,0', which may be a number or a date" in warned[0]
-    query = re.search('sql="(.*) FROM source"', warned[0])[1]
+    assert "a price is read as text: it has '10,0', which may be a number or a date" in warned[0]
+    query = re.search('sql="(.*) FROM source"', warned[0])[1].replace(r"\"", '"')
     dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=f"{query} FROM source")
     np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
 
