@@ -5,6 +5,7 @@ names that `inspect` and `--json` use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation
-from dask_nrbfn.errors import Advice, plural
+from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import PAPER_ALPHA
@@ -22,6 +23,7 @@ from dask_nrbfn.stages.bases import source_of, with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import guess_as_good
+from dask_nrbfn.storage.dataset import Dataset
 
 _RESULT = (
     *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "training_r2"),
@@ -71,6 +73,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
     evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
+    first = [name for name in _RESULT if name in evaluated]
     tabled = ("classes", "per_class", "confusion", "reliability", "target_names")
 
     def some(names: Sequence[str]) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
 
     return [
         Section("Result", some(_RESULT)),
-        Section("Evaluation", {k: each for k, each in evaluated.items() if k not in tabled}),
+        Section("Evaluation", {k: evaluated[k] for k in (*first, *evaluated) if k not in tabled}),
         Section("Confused classes", tables=[each[0] for each in confused(finished).values()]),
         Section("What to do next", concerns=find_concerns(finished, spell)),
         Section("Data and network", some(_NETWORK)),
@@ -236,10 +239,14 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
     """Return the least confident rows."""
     if (values := finished.confidences) is None:
         return []
-    run = with_neighbors(finished.run)
+    run, attributes = with_neighbors(finished.run), finished.attributes
     places = np.argsort(values, kind="stable")[:_MOST_UNSURE]
-    columns = {
-        "row": name_rows(run, places).tolist(),
+    rows, ids = name_rows(run, places), {}
+    with suppress(NRBFNError):
+        dataset = Dataset.open(attributes["dataset"])
+        if dataset.ids is not None and dataset.fingerprint == attributes["fingerprint"]:
+            ids = {"id": np.asarray(dataset.ids.oindex[rows]).tolist()}
+    columns = {"row": rows.tolist(), **ids} | {
         "label": [finished.labels[code] for code in codes_of_places(run, places)],
         "confidence": values[places].tolist(),
     }

@@ -58,7 +58,11 @@ class Table:
           a       1.5
         * b        12
         """
-        table = [[_cut(cell) for cell in row] for row in (self.header, *self.cells)]
+        most = _MOST_LETTERS
+        table = [
+            [cell if len(cell) <= most else f"{cell[: most - 3]}..." for cell in row]
+            for row in (self.header, *self.cells)
+        ]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines, words = [], self.words
         stars = [False, *(self.marked or [False] * len(self.rows))]
@@ -69,10 +73,6 @@ class Table:
             )
             lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
         return "\n".join(lines)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,7 @@ class Section:
 
 
 def label_texts(classes: Iterable[Any]) -> list[str]:
-    """Return labels as text.
-
-    >>> label_texts([0, "a", ""])
-    ['0', 'a', '(empty)']
-    """
+    """Return labels as text."""
     return [str(label) or "(empty)" for label in classes]
 
 
@@ -124,11 +120,7 @@ def line(name: str, value: Any) -> str:
 
 
 def readable_bytes(n_bytes: int) -> str:
-    """Return a size as `dask.utils.format_bytes` does, without importing dask.
-
-    >>> readable_bytes(3 * 2**29)
-    '1.50 GiB'
-    """
+    """Return a size as `dask.utils.format_bytes` does, without importing dask."""
     for power, unit in _UNITS:
         if n_bytes >= 0.9 * 2**power:
             return f"{n_bytes / 2**power:.2f} {unit}"

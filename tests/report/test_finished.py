@@ -1,10 +1,13 @@
-import numpy as np
+import shutil
 
-from dask_nrbfn import FitParams, fit_dataset
+import numpy as np
+import pyarrow as pa
+
+from dask_nrbfn import FitParams, fit_dataset, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.report.facts import confidence_tables
 from dask_nrbfn.report.finished import FinishedRun
-from tests.tables import spirals, write_table
+from tests.tables import spirals
 
 
 def test_confidences__are_those_of_all_rows(fitted):
@@ -17,13 +20,20 @@ def test_confidences__are_those_of_all_rows(fitted):
     assert [row["confidence"] for row in least.rows] == [*np.sort(values)[:10]]
 
 
-def test_confidences__rows_have_their_labels(tmp_path):
+def test_confidences__rows_have_their_labels_and_ids(tmp_path):
     X, y = spirals(150)
     labels = np.array(["ant", "bee", "cat"])[y]
     # Rows without a label have no confidence.
     labels[::7] = ""
-    dataset = write_table(tmp_path / "data.zarr", X, labels, unlabelled="")
+    ids = [f"row {row}" for row in range(150)]
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "kind": labels, "name": ids})
+    dataset = ingest_file(table, tmp_path / "data.zarr", label="kind", id="name", unlabelled="")
     params = FitParams(basis="sknn", n_neighbors=8, basis_size=20, candidates=60)
     run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
     (least,) = confidence_tables(FinishedRun.of(run))
     assert [row["label"] for row in least.rows] == [labels[row["row"]] for row in least.rows]
+    assert [row["id"] for row in least.rows] == [ids[row["row"]] for row in least.rows]
+    # The report of a run is complete without its dataset.
+    shutil.rmtree(tmp_path / "data.zarr")
+    (left,) = confidence_tables(FinishedRun.of(run))
+    assert left.rows == [{k: v for k, v in row.items() if k != "id"} for row in least.rows]
