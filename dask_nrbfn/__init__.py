@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.evaluate import NumberEvaluation as NumberEvaluation
     from dask_nrbfn.commands.evaluate import evaluate_dataset as evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows as opened_rows
-    from dask_nrbfn.commands.fit import embed_dataset as embed_dataset
     from dask_nrbfn.commands.fit import fit_dataset as fit_dataset
     from dask_nrbfn.commands.fit import refresh_run as refresh_run
-    from dask_nrbfn.commands.fit import tune_dataset as tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays as ingest_arrays
     from dask_nrbfn.commands.ingest import ingest_file as ingest_file
     from dask_nrbfn.commands.maps import predict_scene as predict_scene

@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import columns, moments, refine
@@ -154,9 +154,9 @@ def finish(kind, tables, place, engine=None, **changes):
     dataset, judged = tables
     params, engine = replace(kind.params, **changes), engine or InlineEngine()
     if kind.embeds:
-        return embed_dataset(dataset, place, params, engine)
+        return fit_dataset(dataset, place, params, engine, embeds=True)
     if kind.tuning is not None:
-        return tune_dataset(dataset, place, params, kind.tuning, engine, validation=judged)
+        return fit_dataset(dataset, place, params, engine, tuning=kind.tuning, validation=judged)
     options = {"min_recall": 0.0, "basis": kind.basis}
     return fit_dataset(dataset, place, params, engine, **options)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
@@ -96,7 +96,7 @@ def test_weights__held_out_errors_count_them():
 
     def error_rate(**options):
         dataset = write_table(MemoryStore(), X, y, **options)
-        run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), tuning=tuning)
         return run.stages["validation"]["error_rate"]
 
     light = error_rate(weights=weights)

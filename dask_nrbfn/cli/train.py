@@ -43,12 +43,7 @@ def fit(job: Job, dataset: str, run: str, **options: Any) -> None:
 
     To resume an interrupted fit, repeat the command with the same RUN.
     """
-    from dask_nrbfn.commands.fit import fit_dataset
-
-    opened, params = _begin(job, dataset, run, options)
-    with job.engine() as engine:
-        finished = fit_dataset(opened, run, params, engine, **options)
-    _show(job, finished)
+    _fit(job, dataset, run, options)
 
 
 @command(
@@ -60,16 +55,11 @@ def tune(job: Job, dataset: str, run: str, validation: str | None = None, **opti
     Prints the tried choices and their errors on held-out rows. To resume an interrupted tuning,
     repeat the command with the same RUN.
     """
-    from dask_nrbfn.commands.fit import tune_dataset
     from dask_nrbfn.storage.dataset import Dataset
 
-    tried = take(options, TuneParams.options())
-    opened, params = _begin(job, dataset, run, options)
-    tuning = TuneParams(**tried)
+    tuning = TuneParams(**take(options, TuneParams.options()))
     judged = None if validation is None else Dataset.open(validation)
-    with job.engine() as engine:
-        finished = tune_dataset(opened, run, params, tuning, engine, validation=judged, **options)
-    _show(job, finished)
+    _fit(job, dataset, run, options, tuning=tuning, validation=judged)
 
 
 @command(
@@ -88,17 +78,26 @@ def embed(
     report to plot some. OUT is a Zarr group, or a file that ends in .csv or .parquet. To resume an
     interrupted embedding, repeat the command with the same RUN.
     """
-    from dask_nrbfn.commands.fit import embed_dataset
+    from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.commands.predict import check_output, predict_dataset
 
     opened, params = _begin(job, dataset, run, options)
     if output is not None:
         check_output(output, "predictions", overwrite=overwrite)
     with job.engine() as engine:
-        finished = embed_dataset(opened, run, params, engine, **options)
+        finished = fit_dataset(opened, run, params, engine, embeds=True, **options)
         if output is not None:
             engine.begin_stage()
             predict_dataset(run, opened, output, engine, overwrite=overwrite)
+    _show(job, finished)
+
+
+def _fit(job: Job, dataset: str, run: str, options: dict[str, Any], **tuning: Any) -> None:
+    from dask_nrbfn.commands.fit import fit_dataset
+
+    opened, params = _begin(job, dataset, run, options)
+    with job.engine() as engine:
+        finished = fit_dataset(opened, run, params, engine, **tuning, **options)
     _show(job, finished)
 
 

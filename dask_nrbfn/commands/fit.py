@@ -64,11 +64,12 @@ def fit_dataset(
     params : FitParams
     engine : Engine
     tuning : TuneParams, optional
-        Values to choose from, see `tune_dataset`; they replace those of `params`.
+        Values to choose from; they replace those of `params`.
     validation : Dataset, optional
         Held-out rows of a tuning, instead of cross-validation folds.
     embeds : bool
-        Learn coordinates instead of targets, see `embed_dataset`.
+        Learn coordinates instead of targets: rows are close if many short steps connect them.
+        `params.components` is their number, by default 2; parameters of targets are ignored.
     basis : array-like (r, p), optional
         The basis rows; `params` are then those that `given_basis` returned.
     min_recall : float
@@ -88,6 +89,17 @@ def fit_dataset(
         If an approximate search found too few neighbours, or the ridge system is singular.
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
+
+    Notes
+    -----
+    - A tuning tries scale, basis, rule, features, kernel and width with a small basis on a sample,
+      by successive halving; then widths near the best one. Penalty and alpha are chosen with the
+      whole basis, from the moments of every fold. A held-out row is also held out of the basis,
+      because no other row would determine its weight, so its errors are slightly too high.
+      Held-out rows calibrate the probabilities. A basis of low confidence uses all labels.
+    - Coordinates are the eigenfunctions of the basis but the first, which is constant: the eigenmap
+      of Lee & Izbicki, eq. 4, a diffusion map at time 0. Only a "sknn" basis uses labels; "auto" is
+      "random". `predict_dataset` writes the coordinates.
     """
     FitLimits(min_recall=min_recall, time_limit=time_limit)
     if time_limit is not None and tuning is None:
@@ -110,48 +122,6 @@ def fit_dataset(
             context = expect_tuning(context, time_limit)
         finish_run(run, context, check_still_locked=check_still_locked)
         return run
-
-
-def tune_dataset(
-    dataset: Dataset,
-    location: Location,
-    params: FitParams,
-    tuning: TuneParams,
-    engine: Engine,
-    **options: Any,
-) -> Run:
-    """Choose scale, basis, width, features and penalty, and return the run of a fit with them.
-
-    For parameters and errors see `fit_dataset`.
-
-    Notes
-    -----
-    Scale, basis, rule, features, kernel and width are tried with a small basis on a sample of the
-    rows, by successive halving; then widths near the best one. Penalty and alpha are chosen with
-    the whole basis, from the moments of every fold.
-
-    A held-out row is also held out of the basis, because no other row would determine its weight,
-    so its errors are slightly too high. A basis of low confidence uses all labels. The held-out
-    rows calibrate the probabilities.
-    """
-    return fit_dataset(dataset, location, params, engine, tuning=tuning, **options)
-
-
-def embed_dataset(
-    dataset: Dataset, location: Location, params: FitParams, engine: Engine, **options: Any
-) -> Run:
-    """Return a run whose scores are coordinates: rows are close if many short steps connect them.
-
-    For parameters and errors see `fit_dataset`. `components` is the number of coordinates, by
-    default 2. The basis is "random" for "auto", and needs more rows than coordinates. Only a "sknn"
-    basis uses labels. Parameters of targets are ignored.
-
-    Notes
-    -----
-    `predict_dataset` writes the coordinates, all `eigenfunctions` of the basis but the first, which
-    is constant: the eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
-    """
-    return fit_dataset(dataset, location, params, engine, embeds=True, **options)
 
 
 def refresh_run(

@@ -263,12 +263,11 @@ def _doubt(name: str, formed: str, others: set[str], origin: str) -> str:
     if origin == "X":
         return f"{has} Convert numbers and dates in the frame, such as by pandas.to_numeric."
     mark = "," if formed.rfind(",") > formed.rfind(".") else "."
-    column = rf"\"{name}\""  # names may have blanks
-    number = f"regexp_replace({column}, '[^0-9{mark}-]', '', 'g')"
+    number = rf"regexp_replace(\"{name}\", '[^0-9{mark}-]', '', 'g')"
     number = f"replace({number}, ',', '.')" if mark == "," else number
     return (
         f'{has} Convert numbers by `sql`="SELECT * REPLACE (TRY_CAST({number} AS DOUBLE) AS '
-        f'{column}) FROM source", and dates by strptime. Pass texts that mark missing values in '
+        rf'\"{name}\") FROM source", and dates by strptime. Pass texts that mark missing values in '
         "`missing_values`, and the name of a column of codes in `categorical`."
     )
 

@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, refresh_run
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
@@ -38,7 +38,7 @@ ENGINE = InlineEngine()
 
 
 def embed(dataset, params=PARAMS, place=None, **options):
-    return embed_dataset(dataset, place or MemoryStore(), params, ENGINE, **options)
+    return fit_dataset(dataset, place or MemoryStore(), params, ENGINE, embeds=True, **options)
 
 
 def table(place=None, n_rows=200, **options):
@@ -118,15 +118,19 @@ def test_embed__predictions_are_the_coordinates(tmp_path):
 def test_embed__refuses_at_once(changes, error, message):
     place = MemoryStore()
     with pytest.raises(error, match=message):
-        embed_dataset(table(), place, replace(PARAMS, **changes), CountingEngine(0))
+        fit_dataset(table(), place, replace(PARAMS, **changes), CountingEngine(0), embeds=True)
     assert not place._store_dict
 
 
 def test_embed__a_basis_beyond_the_memory():
     engine = InlineEngine(memory_bytes=2**30)
     with pytest.raises(MemoryBudgetError, match="components"):
-        embed_dataset(
-            table(n_rows=20_000), MemoryStore(), replace(PARAMS, basis_size=15_000), engine
+        fit_dataset(
+            table(n_rows=20_000),
+            MemoryStore(),
+            replace(PARAMS, basis_size=15_000),
+            engine,
+            embeds=True,
         )
 
 

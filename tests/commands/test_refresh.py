@@ -8,7 +8,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
@@ -152,7 +152,7 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     tuning = TuneParams(
         effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",)
     )
-    run = tune_dataset(rows[0], tmp_path / "run", PARAMS, tuning, InlineEngine())
+    run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning)
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())
     assert refreshed.tuning == run.tuning
@@ -162,7 +162,7 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
 def test_refresh_run__fits_what_a_validation_dataset_chose(tmp_path, rows):
     tuning = TuneParams(effort="quick", alphas=(1e-2,), width_factors=(0.5,), features=("plain",))
     options = {"validation": rows[1]}
-    run = tune_dataset(rows[0], tmp_path / "run", PARAMS, tuning, InlineEngine(), **options)
+    run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning, **options)
     refreshed = refresh_run(run.location, [], InlineEngine())
     assert refreshed.params == run.chosen_params != run.params
 

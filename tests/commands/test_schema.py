@@ -8,7 +8,7 @@ import pytest
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
@@ -120,7 +120,7 @@ def test_tune__judges_rows_by_the_filling_of_the_training_rows(tmp_path, fitted)
     figures = []
     for name, schema in (("same", FILLED), ("other", OTHER_FILLS)):
         judged = write_rows(tmp_path / f"rows-{name}", X[80:], Y[80:], schema=schema)
-        run = tune_dataset(data, tmp_path / name, PARAMS, tuning, ENGINE, validation=judged)
+        run = fit_dataset(data, tmp_path / name, PARAMS, ENGINE, tuning=tuning, validation=judged)
         figures.append(run.stages["validation"]["path"])
     assert figures[0] == figures[1]
 

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
@@ -110,7 +110,7 @@ def tuning_agrees(params, tuning, *, numbers=False):
     X, y = surfaces(300) if numbers else spirals(300)
     own = {"target": y.reshape(len(y), -1)} if numbers else {"y": y}
     dataset = write_table(MemoryStore(), X, **own)
-    runs = [tune_dataset(dataset, MemoryStore(), params, tuning, each) for each in (GPU, CPU)]
+    runs = [fit_dataset(dataset, MemoryStore(), params, each, tuning=tuning) for each in (GPU, CPU)]
     scores_agree(X, *runs)
     for stage in ("path", "validation"):
         for found, wanted in zip(*(run.stages[stage]["path"] for run in runs), strict=True):

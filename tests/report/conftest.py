@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.run import Run
@@ -41,7 +41,7 @@ def fitted(dataset, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tuned(dataset, tmp_path_factory):
     place = tmp_path_factory.mktemp("tuned") / "run.zarr"
-    return tune_dataset(dataset, place, FITTED, TUNED, InlineEngine())
+    return fit_dataset(dataset, place, FITTED, InlineEngine(), tuning=TUNED)
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +60,8 @@ def regression(judged, tmp_path_factory):
     dataset = write_table(place / "data.zarr", X, target=pd.DataFrame(Y, columns=TARGETS))
     params = FitParams(basis="kmeans", basis_size=30, features="plain")
     tuning = replace(TUNED, features=("plain",))
-    return tune_dataset(
-        dataset, place / "run.zarr", params, tuning, InlineEngine(), validation=judged
+    return fit_dataset(
+        dataset, place / "run.zarr", params, InlineEngine(), tuning=tuning, validation=judged
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -37,7 +37,7 @@ def fit_table(
     dataset, place = write(X, targets, **options), MemoryStore() if place is None else place
     if tuning is None:
         return fit_dataset(dataset, place, params, engine, **of_fit or {})
-    return tune_dataset(dataset, place, params, tuning, engine, **of_fit or {})
+    return fit_dataset(dataset, place, params, engine, tuning=tuning, **of_fit or {})
 
 
 def assert_refused(X, targets, params, message, **options):

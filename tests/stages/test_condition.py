@@ -9,7 +9,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import IllConditionedWarning, ingest_file
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, IllConditionedError
@@ -64,7 +64,9 @@ def test_tune__every_penalty_has_its_condition(table):
         features=("normalized",),
         folds=2,
     )
-    path = tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine()).stages["path"]["path"]
+    path = fit_dataset(table, MemoryStore(), WIDE, InlineEngine(), tuning=tuning).stages["path"][
+        "path"
+    ]
     conditions = [entry["reciprocal_condition"] for entry in path]
     assert conditions[0] is None
     assert 1e-13 < conditions[1] < 1e-12
@@ -78,7 +80,7 @@ def test_tune__all_penalties_hopeless_names_the_next(table):
     with pytest.raises(
         IllConditionedError, match=r"alphas=0, 1e-20 are too small: .*\. Use alphas=1e-1"
     ):
-        tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine())
+        fit_dataset(table, MemoryStore(), WIDE, InlineEngine(), tuning=tuning)
 
 
 @pytest.mark.parametrize(("weights", "tuned"), [([1e308, 1e308], False), ([1e200, 1.0], True)])
@@ -88,7 +90,7 @@ def test_weights__that_overflow_are_no_damage(weights, tuned):
     tuning = TuneParams(
         effort="quick", alphas=(1e-3,), width_factors=(1.0,), features=("normalized",)
     )
-    fit = partial(tune_dataset, tuning=tuning) if tuned else fit_dataset
+    fit = partial(fit_dataset, tuning=tuning) if tuned else fit_dataset
     with pytest.raises(DataError, match=r"weights of the rows sum to .* Divide all weights by"):
         fit(dataset, MemoryStore(), params=FitParams(), engine=InlineEngine())
 

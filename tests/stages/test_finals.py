@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import search
@@ -179,8 +179,8 @@ def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
     dataset, place = write_table(MemoryStore(), *spirals(200)), MemoryStore()
     engine = CountingEngine(0, label="search, comparing linear model")
     with pytest.raises(StoppedError):
-        tune_dataset(dataset, place, PARAMS, QUICK, engine)
-    found = tune_dataset(dataset, place, PARAMS, QUICK, CountingEngine(), time_limit=0.0)
+        fit_dataset(dataset, place, PARAMS, engine, tuning=QUICK)
+    found = fit_dataset(dataset, place, PARAMS, CountingEngine(), tuning=QUICK, time_limit=0.0)
     assert [each["n_basis"] for each in SEARCH.recorded(found).curve] == [4]
     with pytest.raises(ParameterError, match="time_limit limits a tuning"):
         fit_dataset(dataset, MemoryStore(), PARAMS, CountingEngine(0), time_limit=1.0)
@@ -196,7 +196,7 @@ def test_finals__a_search_that_is_stopped_goes_on():
     while True:
         n_tasks += 11
         try:
-            found = tune_dataset(dataset, place, PARAMS, tuning, CountingEngine(n_tasks))
+            found = fit_dataset(dataset, place, PARAMS, CountingEngine(n_tasks), tuning=tuning)
             break
         except StoppedError:
             pass

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from scipy.sparse import random_array
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import EngineOptions, connect
 from dask_nrbfn.params import FitParams, TuneParams
@@ -67,7 +67,7 @@ def test_stages__hold_less_than_predicted(tmp_path, params, tuning, rows, most):
         if tuning is None:
             run = fit_dataset(dataset, tmp_path / "run", params, engine)
         else:
-            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+            run = fit_dataset(dataset, tmp_path / "run", params, engine, tuning=tuning)
         record = update_run(run.location, write_table(tmp_path / "more", X * 1.1, y), engine)
     # Half of what is predicted without the margin of a quarter.
     assert run.stages[most]["peak_bytes"] > 0.4 * run.stages[most]["predicted_bytes"]

@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
@@ -71,7 +71,7 @@ def test_tune__figures_are_those_of_rows_held_out():
             effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)
         ),
     )
-    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, InlineEngine())
+    run = fit_dataset(dataset, MemoryStore(), PARAMS, InlineEngine(), tuning=tuning)
     model, folds = Model.load(run.location), folds_of_rows(0, len(X), n_folds=3, seed=0)
     for entry in describe_tuning(run)["path"]:
         predicted = np.empty_like(T)
@@ -127,7 +127,9 @@ def test_targets__of_another_kind_are_refused():
     ):
         update_run(run.location, table_of(X, T[:, 0]), engine)
     with pytest.raises(DataError, match="are labels"):
-        tune_dataset(numbers, MemoryStore(), PARAMS, TuneParams(), engine, validation=labelled)
+        fit_dataset(
+            numbers, MemoryStore(), PARAMS, engine, tuning=TuneParams(), validation=labelled
+        )
     assert Dataset.open(labelled.location).n_targets == 2
 
 

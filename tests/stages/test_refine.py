@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -247,7 +247,7 @@ def test_validation__a_dataset_of_its_own_is_judged():
     train, judged = (
         write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(0, 240), slice(240, 400))
     )
-    run = tune_dataset(train, MemoryStore(), DRAWN, TUNING, ENGINE, validation=judged)
+    run = fit_dataset(train, MemoryStore(), DRAWN, ENGINE, tuning=TUNING, validation=judged)
     record = REFINE.recorded(run)
     evaluated = evaluate_dataset(run.location, judged, ENGINE)
     assert record.n_rows == 160

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
@@ -113,9 +113,9 @@ def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
     tuning = TuneParams(effort="quick", scales=("none", "learned"))
     for name, refuse in (
         ("scale", lambda: fit_dataset(dataset, place, params, engine)),
-        ("scale", lambda: embed_dataset(dataset, place, params, engine)),
+        ("scale", lambda: fit_dataset(dataset, place, params, engine, embeds=True)),
         ("scale", lambda: plan_fit(dataset, params, engine, None)),
-        ("scales", lambda: tune_dataset(dataset, place, FitParams(), tuning, engine)),
+        ("scales", lambda: fit_dataset(dataset, place, FitParams(), engine, tuning=tuning)),
     ):
         with pytest.raises(ParameterError, match=f"^{name}=learned needs dense rows"):
             refuse()

@@ -8,7 +8,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import DataError, MemoryBudgetError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
@@ -259,7 +259,7 @@ def test_singular__penalties_are_passed_over():
     params = given_basis(FitParams(), basis)
     tuning = replace(ONE, alphas=(0.0, 1e-3, 0.0), width_factors=(1e-4, 2e-4), search_basis=21)
     dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine(), basis=basis)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), tuning=tuning, basis=basis)
     path = describe_tuning(run)["path"]
     for entry in (path[0], path[2]):
         figures = {value for name, value in entry.items() if name not in Ridge._fields}
@@ -316,7 +316,7 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
     # Enough for three folds of 1500 basis rows, 27 MB each, and not for thirty.
     tight.memory_bytes = 700 * 2**20
     with pytest.raises(StoppedError):
-        tune_dataset(dataset, MemoryStore(), params, ONE, tight)
+        fit_dataset(dataset, MemoryStore(), params, tight, tuning=ONE)
     message = refused(
         MemoryBudgetError, X, y, params=params, tuning=replace(ONE, folds=30), engine=tight
     )
@@ -325,12 +325,12 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
     allowed = int(message.split("at most ")[1].split(",")[0])
     assert 0 < allowed < 1500
     with pytest.raises(StoppedError):
-        tune_dataset(
+        fit_dataset(
             dataset,
             MemoryStore(),
             replace(params, basis_size=allowed),
-            replace(ONE, folds=30),
             tight,
+            tuning=replace(ONE, folds=30),
         )
 
 
@@ -366,7 +366,7 @@ def test_tune__every_stage_holds_less_than_predicted(tmp_path, params, threads):
         effort="quick", width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800
     )
     with connect(EngineOptions(workers=1, threads=threads, memory="3GiB")) as engine:
-        run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+        run = fit_dataset(dataset, tmp_path / "run", params, engine, tuning=tuning)
     over = {
         stage: (record["peak_bytes"], record["predicted_bytes"])
         for stage, record in run.stages.items()

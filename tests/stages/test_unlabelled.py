@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.model import Model
@@ -133,7 +133,7 @@ def test_unlabelled__folds_are_those_of_the_others():
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
     params = FitParams(basis="random", basis_size=30, n_neighbors=5)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), tuning=tuning)
     validation = run.stages["validation"]
     assert validation["n_rows"] == 120
     assert validation["error_rate"] < 0.3
@@ -157,5 +157,5 @@ def test_unlabelled__what_is_missing_is_said_before_the_first_task():
         fitted(few, n_neighbors=5, basis_size=21)
     tuning = TuneParams(effort="quick", folds=11)
     with pytest.raises(ParameterError, match="there are 20 rows"):
-        tune_dataset(few, MemoryStore(), FitParams(n_neighbors=5), tuning, InlineEngine())
+        fit_dataset(few, MemoryStore(), FitParams(n_neighbors=5), InlineEngine(), tuning=tuning)
     assert few.of_labelled().n_rows == 20

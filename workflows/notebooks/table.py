@@ -16,7 +16,6 @@ from dask_nrbfn import (
     evaluate_dataset,
     fit_dataset,
     ingest_file,
-    tune_dataset,
 )
 
 place = Path(tempfile.mkdtemp())
@@ -49,7 +48,7 @@ train
 # %%
 fitted = fit_dataset(train, place / "fit.zarr", FitParams(basis_size=100), engine)
 tuning = TuneParams(effort="quick", folds=3)
-tuned = tune_dataset(train, place / "tuned.zarr", FitParams(basis_size=100), tuning, engine)
+tuned = fit_dataset(train, place / "tuned.zarr", FitParams(basis_size=100), engine, tuning=tuning)
 print(tuned)
 tuned
 
