@@ -61,7 +61,6 @@ FIRST_WEIGHTS = Penalty(diagonal=lambda features, _: 1.0 / np.arange(1, len(feat
 from dask_nrbfn.stages.bases import BasisSource, Chosen
 FIRST_ROWS = BasisSource(
     choose=lambda run, dataset, size, rule: Chosen(dataset.take(np.arange(size)), np.arange(size)),
-    described=lambda params, capped, filled: "the first of all",
 )
 """,
     ),

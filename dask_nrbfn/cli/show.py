@@ -11,6 +11,10 @@ from dask_nrbfn.report.formats import line, schema_table, shown
 # Figures of every class, which the commands print as tables with headings.
 _TABLES = ("per_class", "confusion", "reliability")
 
+# Figures of an update.
+_FIGURES = {"new_error": "error of new rows", "error_rate": "of test rows", "started": "at"}
+_FIGURES |= {"fitting_error": "fitting error", "training_r2": "R2"}
+
 
 def show(figures: Mapping[str, Any], as_json: bool) -> None:
     """Print figures on standard output, as one JSON object or as a line for each."""
@@ -29,11 +33,11 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _version_line(record: Mapping[str, Any]) -> str:
-    text = f"{record['action']} {record['n_rows']} rows"
-    for name, title in (("new_error", "error of new rows"), ("fitting_error", "fitting error")):
-        text += "" if (error := record[name]) is None else f", {title} {error:.4f}"
-    r2 = record.get("training_r2")
-    text += "" if r2 is None else f", R2 {shown('r2', r2)}"
+    names = [member["dataset"].rpartition("/")[2] for member in record["members"]]
+    text = f"{record['action']} {record['n_rows']} rows of {shown('', names)}"
+    for name, title in _FIGURES.items():
+        if record.get(name) is not None:
+            text += f", {title} {shown(name, record[name], digits=4)}"
     return line(f"version {record['version']}", text)
 
 

@@ -22,9 +22,6 @@ _NOT_OF_EMBEDDINGS = frozenset(
 )
 
 
-_NO_GPU = "This machine has no GPU that CuPy can use, so the largest basis is not known."
-
-
 def _begin(
     job: Job, dataset: str, run: str, options: dict[str, Any]
 ) -> "tuple[Dataset, FitParams]":
@@ -168,9 +165,9 @@ def plan(
     )
     figures, text = describe_plan(planned), plan_table(planned)
     if job.options.device == "gpu":
-        largest = largest_basis_of_gpu(planned.gpu_bytes_of_square)
-        figures["largest_basis"] = largest
-        holds = _NO_GPU if largest is None else f"The GPU holds at most {largest:,} basis rows."
+        largest = figures["largest_basis"] = largest_basis_of_gpu(planned.gpu_bytes_of_square)
+        none = "This machine has no GPU that CuPy can use, so the largest basis is not known."
+        holds = none if largest is None else f"The GPU holds at most {largest:,} basis rows."
         text += f"\n\nThe seconds are those of the CPU. {holds}"
     if job.as_json:
         job.show(figures)

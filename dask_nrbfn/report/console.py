@@ -72,6 +72,7 @@ def _text(*tables: Table) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    """Return a figure after its name; long texts take several lines."""
+    """Return a figure after its name; long texts but options take several lines."""
     text, indent = line(name, value), " " * (len(line("", "")))
-    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    width = len(text) if name == "options" else _WIDTH
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)

@@ -18,8 +18,8 @@ from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import PAPER_ALPHA
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
-from dask_nrbfn.stages.bases import source_of, with_neighbors
+from dask_nrbfn.report.formats import Concern, Section, Table, as_options, schema_table, shown
+from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import guess_as_good
@@ -33,9 +33,10 @@ _METHOD = ("fitting_error", "spectral_risk", "temperature", "recall")
 _NETWORK = (
     *("run", "dataset", "n_rows", "n_unlabelled", "n_features", "n_classes", "target_names"),
     *("n_cells", "n_kept", "width", "alpha", "penalty", "locality", "components"),
-    *("n_partitions", "version", "scale", "basis", "basis_rows", "features", "kernel"),
-    *("width_factor", "loss", "class_weight", "confidence_threshold", "n_neighbors"),
+    *("n_partitions", "version", "scale", "basis", "features", "kernel"),
+    *("width_factor", "loss", "class_weight", "confidence_threshold", "n_neighbors", "options"),
 )
+_TABLED = {"classes", "per_class", "confusion", "reliability", "target_names"}
 _COST = ("seconds", "peak_bytes", "predicted_bytes", "n_workers", "threads", "memory_bytes")
 
 # With more classes, the confusion is not drawn, and only the worst classes are listed; the label of
@@ -50,7 +51,7 @@ _COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss")
 Record = dict[str, Any]  # parameters that were tried, and their figures
 
 # Number of confusions, and of the worst cells and rows.
-_MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE = 20, 10, 10
+_MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE = 20, 10, 50
 
 # With fewer rows, one error changes the error rate of a class by more than 5 points. Below this
 # recall, most rows of a class get the label of another class.
@@ -69,19 +70,18 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
         **describe_run(finished.run),
         "run": str(finished.run.location),
         "dataset": [member["dataset"] for member in finished.attributes["members"]],
-        "basis_rows": basis_rule(finished),
+        "options": as_options(finished.params),
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
     evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
-    first = [name for name in _RESULT if name in evaluated]
-    tabled = ("classes", "per_class", "confusion", "reliability", "target_names")
+    names = sorted(evaluated.keys() - _TABLED, key=[*_RESULT, *evaluated].index)
 
     def some(names: Sequence[str]) -> dict[str, Any]:
         return {name: figures[name] for name in names if figures.get(name) is not None}
 
     return [
         Section("Result", some(_RESULT)),
-        Section("Evaluation", {k: evaluated[k] for k in (*first, *evaluated) if k not in tabled}),
+        Section("Evaluation", {k: evaluated[k] for k in names if evaluated[k] is not None}),
         Section("Confused classes", tables=[each[0] for each in confused(finished).values()]),
         Section("What to do next", concerns=find_concerns(finished, spell)),
         Section("Data and network", some(_NETWORK)),
@@ -107,16 +107,6 @@ def details(finished: FinishedRun) -> list[Section]:
         "Stages": [Table("Time, and measured and predicted peak memory of a worker", costs)],
     }
     return [Section(title, tables=each) for title, each in found.items()]
-
-
-def basis_rule(finished: FinishedRun) -> str | None:
-    """Return the rule that chose the basis rows; None for cells."""
-    if finished.cells:
-        return None
-    params, record = finished.params, finished.stages["basis"]
-    n_below = record.get("n_below_threshold")
-    filled = n_below is not None and record["n_basis"] > n_below
-    return source_of(params.basis).described(params, record.get("cap") is not None, filled)
 
 
 def confused(finished: FinishedRun) -> dict[str, list[Table]]:
@@ -250,7 +240,7 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
         "label": [finished.labels[code] for code in codes_of_places(run, places)],
         "confidence": values[places].tolist(),
     }
-    return [_of_columns("The least confident rows. Look for wrong labels among them", columns)]
+    return [_of_columns("The least confident rows, from row 0; look for wrong labels", columns)]
 
 
 def cell_tables(finished: FinishedRun) -> list[Table]:
@@ -377,7 +367,7 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):
         yield Concern(
-            f"`basis_size`={max(sizes)} is the largest that was tried, and errors still fell.",
+            f"`basis_size`={max(sizes)} is the largest that was tried, and the loss still fell.",
             "Give a larger `basis_size` in a new run, up to the number of distinct rows. Twice as "
             "many basis rows take four times as long.",
         )

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
+from dask_nrbfn.params import FitParams
 
 # Shown columns of a schema, items of a list, and letters in a cell of a text table. JSON has all.
 _MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
@@ -125,6 +126,15 @@ def readable_bytes(n_bytes: int) -> str:
         if n_bytes >= 0.9 * 2**power:
             return f"{n_bytes / 2**power:.2f} {unit}"
     return f"{n_bytes} B"
+
+
+def as_options(params: FitParams) -> str:
+    """Return parameters as options of a fit, which chooses alpha for the squared loss itself."""
+    unset = FitParams().resolve_auto(numbers=False).to_dict()
+    unset |= dict.fromkeys(("scale", "basis", "features"))
+    unset |= {"alpha": params.alpha} if params.loss == FitParams.loss else {}
+    given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
 
 
 def schema_table(schema: Mapping[str, Any]) -> Table:

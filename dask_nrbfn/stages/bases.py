@@ -102,9 +102,6 @@ class BasisSource:
     # Returns the basis of a fit without `basis_size`, up to a number of rows. None: such a fit has
     # the number of rows that `requested_size` returns.
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
-    # Returns a description, given whether the basis was capped, and whether it has more rows than
-    # are below the threshold.
-    described: Callable[[FitParams, bool, bool], str]
     # Whether the source needs the confidence of rows, and therefore labels.
     by_confidence: bool = False
     # Whether the basis consists of rows of the dataset, in CSR if the dataset is sparse.
@@ -122,7 +119,7 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen.of_points(values[:size])
 
 
-_GIVEN = BasisSource(choose=_given, described=lambda params, capped, filled: "given", draws=False)
+_GIVEN = BasisSource(choose=_given, draws=False)
 
 
 def source_of(basis: str) -> BasisSource:

@@ -292,7 +292,6 @@ def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 RANDOM = BasisSource(
     choose=_draw,
     sampled=lambda rows, sizes: [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in sizes],
-    described=lambda params, capped, filled: "drawn evenly",
 )
 
 # Rows of one step of k-means.
@@ -343,7 +342,6 @@ def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
 KMEANS = BasisSource(
     choose=_find_centres,
     sampled=lambda rows, sizes: [_centres_of_sample(rows, size) for size, _ in sizes],
-    described=lambda params, capped, filled: "k-means centres",
     draws=False,
     n_sampled=_n_sampled,
 )
@@ -419,20 +417,10 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
 
 
-def _described(params: FitParams, capped: bool, filled: bool) -> str:
-    if params.basis_size is None and not capped:
-        next_ones = ", and the next ones" if filled else ""
-        return f"all below confidence {params.confidence_threshold:g}{next_ones}"
-    if params.basis_rule == "uniform" and not filled:
-        return f"a draw below confidence {params.confidence_threshold:g}"
-    return "the least confident"
-
-
 # Rows of low soft-kNN confidence, near the border of classes (hu-nrbfn, Algorithm 1).
 SKNN = BasisSource(
     choose=_choose_unsure,
     sampled=_unsure_of_sample,
     choose_all=_choose_all_unsure,
-    described=_described,
     by_confidence=True,
 )

@@ -41,8 +41,8 @@ def test_update_and_forget():
     known = inspect("run")
     assert (known["version"], known["n_rows"], known["complete"]) == (2, 120, True)
     shown = succeed("inspect", "run")
-    assert "version 1          add 120 rows, error of new rows 0." in shown
-    assert "version 2          forget 120 rows, fitting error 1." in shown
+    assert "version 1          add 120 rows of b, error of new rows 0." in shown
+    assert "version 2          forget 120 rows of b, at 20" in shown
 
 
 @pytest.mark.usefixtures("place")

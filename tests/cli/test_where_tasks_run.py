@@ -64,13 +64,22 @@ def test_device__of_commands_that_compute(data, tmp_path, stand_in):
     assert Run.open(tuned).stages["validation"]["device"] == "gpu"
 
 
-def test_plan__largest_basis_of_the_gpu(data, stand_in):
+@pytest.fixture
+def rates(tmp_path):
+    """Give a file of rates, so that a plan measures none."""
+    names = ("products", "exponentials", "pairs", "bytes")
+    (tmp_path / "rates.json").write_text(json.dumps(dict.fromkeys(names, 1e9)))
+    return "--rates", tmp_path / "rates.json"
+
+
+def test_plan__largest_basis_of_the_gpu(data, stand_in, rates):
     def largest(*options):
         (number,) = re.findall("GPU holds at most ([0-9,]+) basis rows", plan(*options))
         return int(number.replace(",", ""))
 
     def plan(*options):
-        return succeed("plan", data.location, "--device", "gpu", "--basis-size", 6, *options)
+        gpu = ("--device", "gpu", "--basis-size", 6, *rates)
+        return succeed("plan", data.location, *gpu, *options)
 
     # Bytes times the square of r, 8 for each fold, in nine tenths of 1 GiB.
     assert largest("--alpha", 1e-6) == int((0.9 * 2**30 / 12) ** 0.5)
@@ -80,10 +89,10 @@ def test_plan__largest_basis_of_the_gpu(data, stand_in):
     assert of_json["largest_basis"] == largest("--alpha", 1e-6)
 
 
-def test_plan__without_a_gpu(data, monkeypatch):
+def test_plan__without_a_gpu(data, monkeypatch, rates):
     monkeypatch.setitem(sys.modules, "cupy", None)
     device.open_gpu.cache_clear()
-    planned = succeed("plan", data.location, "--device", "gpu", *FIT)
+    planned = succeed("plan", data.location, "--device", "gpu", *FIT, *rates)
     assert planned.endswith(
         "This machine has no GPU that CuPy can use, so the largest basis is not known.\n"
     )
