@@ -51,7 +51,7 @@ BUDGETS = {
     "engine": (865, 8),
     "sources": (2749, 13),
     "stages": (5880, 14),
-    "commands": (3312, 11),
+    "commands": (3314, 11),
     "estimators": (1700, 8),
     "report": (900, 7),
     "cli": (1100, 9),

@@ -82,8 +82,8 @@ _OPTIONS: dict[str, str] = {
     "--overwrite, a job that is killed can leave the store without these columns.",
     "probabilities": "Also write the probability of every class, calibrated if RUN held out rows.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
-    "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, to copy next to the "
-    "predictions in a .csv or .parquet file.",
+    "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, or '*' for all, to copy next "
+    "to the predictions in a .csv or .parquet file.",
     "skip_bad": "Read unreadable cells as missing values. A RUN of --missing impute fills them; "
     "else such rows have no prediction. For a .csv or .parquet file.  [default: an error]",
     "no_clip": "Do not clip predicted numbers to the range of the training targets.",

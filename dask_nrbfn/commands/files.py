@@ -61,7 +61,8 @@ def opened_rows(
     spoiled : bool
         Whether missing values and unreadable cells are allowed; both are read as missing.
     keep : sequence of str
-        Columns of a table that are returned as they were read. Ids are always returned.
+        Columns of a table that are returned as they were read, "*" for all. Ids are always
+        returned.
     **reading
         Options of `ingest_file` such as `unlabelled`; by default the file is read as the training
         rows were read.
@@ -85,7 +86,7 @@ def opened_rows(
         logger.info("the training rows were read with the query %s", read_as["sql"])
     if reading.get("unlabelled") is None:
         reading["unlabelled"] = read_as.get("unlabelled")
-    source = open_source(
+    source: Any = open_source(
         path,
         schema=_schema_of(trained, labelled=labelled),
         classes=trained.classes.tolist() if trained.target_names is None else None,
@@ -94,15 +95,16 @@ def opened_rows(
         **reading,
     )
     schema = source.schema
-    # Tables have this method, and a schema.
-    carried: Any = getattr(source, "carried", None)
-    if keep and carried is None:
+    # A table has this, and a schema.
+    table: Any = getattr(source, "table", None)
+    if keep and table is None:
         raise ParameterError(
             f"`keep` is given, but {place} is not a table.",
             "Give a text, Parquet or Arrow file, or leave `keep` out.",
         )
+    keep = table.names if "*" in keep else keep
     names = [name for name in keep if schema is not None and name != schema.id]
-    kept = carried(names) if names else None
+    kept = source.carried(names) if names else None
     mark = None if source.y_dtype is None else reading["unlabelled"]
     with scratch_beside(beside) as scratch:
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)

@@ -84,6 +84,13 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     pd.testing.assert_frame_equal(found[["person", "prediction"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
     assert figures["ignored_columns"] == ["more"]
+    everything, figures = predicted(place, mixed, tmp_path, "--keep", "*", *INLINE)
+    others = [name for name in mixed.columns if name != "person"]
+    assert everything.columns.tolist() == ["person", *others, "prediction"]
+    pd.testing.assert_frame_equal(
+        everything[["note", "age", "more"]], mixed[["note", "age", "more"]]
+    )
+    assert figures["ignored_columns"] == []
 
 
 def test_predict__text_has_quotes_where_it_needs_them(tmp_path, place):
