@@ -443,7 +443,7 @@ def _cost(s: FitSizes) -> StageCost:
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
         read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
         held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=PartLayout.of(n_read, s.tried.params.n_parts).n_parts,
+        n_tasks=n_passes * PartLayout.of(n_read, s.tried.params.n_parts).n_parts,
     )
 
 
