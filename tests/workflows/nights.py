@@ -1,5 +1,7 @@
 """A place where nights can be run: rows to begin with, files that come in, and the settings."""
 
+import json
+
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.tables import spirals
@@ -54,6 +56,11 @@ class Place:
     def night(self):
         """Run a night; return its exit code and output."""
         return run_here(NIGHT, self.settings, cwd="/")
+
+    def nights(self):
+        """Return the lines of the nights."""
+        lines = (self.directory / "output/nights.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def waiting(self):
         """Return the names that wait."""

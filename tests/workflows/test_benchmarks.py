@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 # Arguments, and a line that is printed.
 PRINTED = {
     "moments": ("DATASET --basis-size 300 --threads 1 --repeats 2", r"ratio +[\d.]+  \(.*"),
-    "parts": ("--basis-size 10 --n-parts 3", r" +3( +[\d.]+){5}"),
+    "parts": ("--basis-size 10 --n-parts 3", r" +3( +[\d.]+){4}"),
     "plan": (
         "1000 2000 --basis-size 100 --memory 1GiB --n-partitions 4 --neighbors exact --threads 1",
         # Of no stage may the peak be above its plan.

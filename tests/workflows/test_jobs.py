@@ -62,6 +62,18 @@ def test_settings__output_may_be_a_url(jobs, tmp_path):
     assert jobs.read_settings(path).location("run") == "s3://bucket/fits/run.zarr"
 
 
+def test_record__is_appended_to_at_a_url(jobs, tmp_path):
+    from record import read_nights, write_night
+
+    path = tmp_path / "settings.toml"
+    path.write_text(SETTINGS.replace('"output"', f'"memory://{tmp_path}"'))
+    settings = jobs.read_settings(path)
+    assert read_nights(settings) == []
+    for n in range(2):
+        write_night(settings, {"n": n})
+    assert [night["n"] for night in read_nights(settings)] == [0, 1]
+
+
 def test_settings__example_is_read(jobs):
     example = ROOT / "workflows/jobs/night.toml"
     night = jobs.read_settings(example).night

@@ -41,6 +41,12 @@ def test_night__first_one_fits_adds_and_publishes(first_night):
     X, y = spirals(300, seed=1)
     labels = place.model().scores(X).argmax(axis=1)
     assert version["error_rate"] == np.mean(labels != y) < 0.15
+    (night,) = place.nights()
+    (file,) = night["learned"]
+    assert re.fullmatch(r"today-\w{8}\.csv", file["file"])
+    assert (file["n_rows"], file["new_error"]) == (200, version["new_error"])
+    assert (night["published"], night["error_rate"]) == (True, version["error_rate"])
+    assert (night["rejected"], night["refreshed"], night["problem"]) == ([], False, None)
 
 
 def test_night__same_rows_are_added_once_and_a_name_may_come_again(place):
@@ -51,6 +57,7 @@ def test_night__same_rows_are_added_once_and_a_name_may_come_again(place):
     process = place.night()
     assert process.returncode == 0, process.stderr
     assert "holds the rows" in process.stderr
+    assert [file["n_rows"] for file in place.nights()[-1]["learned"]] == [0, 200]
     assert place.n_rows() == 1000
     assert place.moved_to("done") == ["again", "today", "today"]
     assert place.model().digest() != before
@@ -91,6 +98,8 @@ def test_night__learns_the_files_that_are_not_bad(place, bad):
     assert process.returncode == 2, process.stderr
     files = "1 file" if len(bad) == 1 else f"{len(bad)} files"
     assert f"{files} cannot be used: " in process.stderr
+    assert "Added: 1 file." in process.stderr
+    assert len(place.nights()[-1]["rejected"]) == len(bad)
     assert place.model().digest() == Model.load(place.run_location).digest() != before
     assert place.n_rows() == 1000
     assert place.waiting() == []
@@ -101,6 +110,31 @@ def test_night__learns_the_files_that_are_not_bad(place, bad):
 
     again = place.night()
     assert again.returncode == 0, again.stderr
+    assert again.stderr.endswith("night: no files waited\n")
+
+
+def test_night__killed_one_is_recorded_by_the_next(place):
+    not_a_number(place)
+    good = spirals(200, seed=17)
+    place.bring("good.csv", *good)
+    place.night()
+    # As if it had been killed before its last step.
+    record = place.directory / "output/nights.jsonl"
+    record.write_text(record.read_text().splitlines()[0] + "\n")
+    place.bring("again.csv", *good)
+    process = place.night()
+    assert process.returncode == 2
+    assert "1 file cannot be used: nan-" in process.stderr
+    night = place.nights()[-1]
+    assert [file["n_rows"] for file in night["learned"]] == [0, 200]
+    assert night["learned"][1]["new_error"] == place.versions()[-1]["new_error"]
+
+
+def test_night__one_that_fails_is_recorded(tmp_path):
+    place = Place(tmp_path)
+    assert place.night().returncode == 2
+    (night,) = place.nights()
+    assert "train.csv does not exist" in night["problem"]
 
 
 @pytest.mark.slow
@@ -160,10 +194,21 @@ def test_night__from_the_crontab(place, tmp_path):
     (home / "workflows").symlink_to(ROOT / "workflows")
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", **ENVIRONMENT}
     (home / "night.log").write_text("of the night before\n")
-    process = subprocess.run(
-        ["/bin/sh", "-c", command], cwd=tmp_path, env=environment, timeout=PATIENCE_S
-    )
-    assert process.returncode == 0
+    for day in range(1, 9):
+        (home / f"before/2026-01-0{day}-021500").mkdir(parents=True)
+
+    def run():
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            timeout=PATIENCE_S,
+            capture_output=True,
+            text=True,
+        )
+
+    process = run()
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     log = (home / "night.log").read_text()
     assert log.startswith("of the night before\n")
     assert log.count("is the latest model") == 2
@@ -171,6 +216,25 @@ def test_night__from_the_crontab(place, tmp_path):
     place = Place(home)
     assert place.published() == before
     assert place.versions() == versions
+
+    # The last seven copies are kept, and the latest one has what was there before the night.
+    not_a_number(place)
+    place.bring("good.csv", *spirals(200, seed=17))
+    process = run()
+    assert process.returncode == 2
+    assert process.stdout.startswith("1 file cannot be used: nan-")
+    assert len(process.stdout.splitlines()) == 2
+    copies = sorted((home / "before").iterdir())
+    assert len(copies) == 7
+    assert copies[4].name == "2026-01-08-021500"
+    assert place.versions() != versions
+    for group in ("run.zarr", "model.zarr"):
+        shutil.rmtree(home / "output" / group)
+        shutil.copytree(copies[-1] / group, home / "output" / group)
+    assert place.published() == before
+    assert place.versions() == versions
+    assert run().returncode == 0
+    assert place.published() == before
 
 
 def test_night__second_at_once_is_refused(place):
@@ -194,6 +258,10 @@ def test_night__refresh_when_an_update_says_so(tmp_path):
     assert [member["n_rows"] for member in place.run().attributes["members"]] == [600, 1500]
     assert place.run().attributes["n_rows"] == 2100
     assert place.versions() == []
+    (night,) = place.nights()
+    assert night["refreshed"]
+    assert night["learned"][0]["n_rows"] == 1500
+    assert night["learned"][0]["new_error"] > 0
     assert place.model().digest() == Model.load(place.run_location).digest()
 
     again = place.night()

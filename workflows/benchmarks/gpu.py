@@ -207,11 +207,8 @@ def l1_distances(n: int, p: int, r: int) -> None:
     total(X[:100])
     show(f"l1 distances {n} x {p}, r = {r}", gpu_s, on_cpu(lambda: total(X[:1000])) * n / 1000)
     gpu = device.open_gpu()
-    rows, columns, out = (
-        gpu.xp.asarray(X, np.float64),
-        gpu.xp.asarray(basis.T, order="C"),
-        gpu.xp.empty((n, r)),
-    )
+    rows, columns = gpu.xp.asarray(X, np.float64), gpu.xp.asarray(basis.T, order="C")
+    out = gpu.xp.empty((n, r))
     kernel_s, _ = on_gpu(lambda: gpu.absolute_sums(rows, columns, out, 0.0))
     print(f"  the kernel alone: {n * p * r / kernel_s / 1e9:.0f} G differences/s", flush=True)
 

@@ -1,7 +1,7 @@
 """Time what parts cost beside the arithmetic: storing their sums, adding them, telling of them.
 
 Each part leaves moments that took no time. "floor" is storing as many sums and reading each
-of them once, in one process; "most on disk" counts sums, of ``4 r^2`` bytes each:
+of them once, in one process:
 
     python workflows/benchmarks/parts.py --basis-size 8787 --n-parts 2 16 64
     python workflows/benchmarks/parts.py --basis-size 10 --n-parts 10000 --workers 2 --slots 500
@@ -10,11 +10,8 @@ of them once, in one process; "most on disk" counts sums, of ``4 r^2`` bytes eac
 import argparse
 import sys
 import tempfile
-import threading
 import time
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -25,8 +22,6 @@ from dask_nrbfn.numeric.moments import Moments, packed_size
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.weighting import Reading, RowWeights
-
-LOOK_EVERY_S = 0.05
 
 
 class GivenMoments:
@@ -61,9 +56,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, default=1, help="tasks at a time of each process")
     parser.add_argument("--scratch", help="directory for the sums; default: the system's")
     options = parser.parse_args()
-    print(
-        f"{'parts':>7}{'GiB each':>10}{'seconds':>10}{'floor':>9}{'ratio':>7}{'most on disk':>14}"
-    )
+    print(f"{'parts':>7}{'GiB each':>10}{'seconds':>10}{'floor':>9}{'ratio':>7}")
     with tempfile.TemporaryDirectory(prefix="parts-", dir=options.scratch) as scratch:
         if not options.workers:
             show_all(options, InlineEngine(), scratch)
@@ -85,16 +78,13 @@ def show_all(options: argparse.Namespace, engine: Engine, scratch: str) -> None:
         run = Run.start(f"{scratch}/run-{n_parts}", dataset, FitParams(n_parts=n_parts), {})
         context = (options.basis_size,)
         reduction = Reduction("sums", GivenMoments, {"": Moments}, run.layout, context)
-        with Watch(Path(scratch) / f"run-{n_parts}" / "sums" / "parts") as watch:
-            start = time.perf_counter()
-            reduce_parts(run, dataset, engine, reduction)
-            seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        reduce_parts(run, dataset, engine, reduction)
+        seconds = time.perf_counter() - start
         gibibytes = 8 * packed_size(options.basis_size) / 2**30
         floor = n_parts * seconds_of_one(run, options.basis_size)
-        print(
-            f"{n_parts:>7}{gibibytes:>10.3f}{seconds:>10.2f}{floor:>9.2f}{seconds / floor:>7.2f}"
-            f"{watch.most:>14}"
-        )
+        ratio = seconds / floor
+        print(f"{n_parts:>7}{gibibytes:>10.3f}{seconds:>10.2f}{floor:>9.2f}{ratio:>7.2f}")
         run.drop("sums")
 
 
@@ -109,28 +99,6 @@ def seconds_of_one(run: Run, n_basis: int, repeats: int = 3) -> float:
     seconds = (time.perf_counter() - start) / repeats
     run.drop("one")
     return seconds
-
-
-class Watch(threading.Thread):
-    """Counts the sums in a directory, again and again."""
-
-    def __init__(self, place: Path) -> None:
-        super().__init__(daemon=True)
-        self.place, self.most, self._end = place, 0, threading.Event()
-
-    def run(self) -> None:
-        """Look until the end."""
-        while not self._end.wait(LOOK_EVERY_S):
-            with suppress(FileNotFoundError):
-                self.most = max(self.most, sum(each.is_dir() for each in self.place.iterdir()))
-
-    def __enter__(self) -> "Watch":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self.join()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import numpy as np
 from contenders import CONTENDERS, Chosen, Contender, Task, drawn_rows, mean_loss
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
-from splits import BUNDLED, Split, read_folds, read_split
+from splits import Split, read_folds, read_split
 
 from dask_nrbfn.engine.threads import available_threads
 
@@ -122,12 +122,6 @@ def parse_options() -> argparse.Namespace:
         parser.error("--folds needs --uci.")
     if options.uci and (options.label or options.target):
         parser.error("Sets of --uci have their targets: leave out --label and --target.")
-    for name in options.datasets:
-        if options.uci:
-            if not Path(options.uci, name, "data.csv.gz").exists():
-                parser.error(f"{name}/data.csv.gz is not in {options.uci}.")
-        elif name not in BUNDLED and not Path(name).exists():
-            parser.error(f"{name} is no file; sets without one are {', '.join(BUNDLED)}.")
     if not 0 < options.test_share < 1:
         parser.error("--test-share must be between 0 and 1.")
     return options

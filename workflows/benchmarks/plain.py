@@ -61,9 +61,7 @@ def main() -> None:
     weights = solve(gram, cross, options.alpha)
     eps, gamma = error_and_risk(weights, gram, cross, len(X))
     clock.stop("weights")
-    print(
-        json.dumps({"steps": clock.steps, "n_basis": len(basis), "eps": eps, "gamma": gamma}),
-    )
+    print(json.dumps({"steps": clock.steps, "n_basis": len(basis), "eps": eps, "gamma": gamma}))
 
 
 def nearest_neighbors(X: NDArray, n_neighbors: int) -> tuple[NDArray, NDArray]:

@@ -13,15 +13,7 @@ from dask.utils import format_bytes
 from prepare import scratch_of
 from sheets import SheetSource
 
-from dask_nrbfn import (
-    EngineOptions,
-    FitParams,
-    Plan,
-    Run,
-    connect,
-    fit_dataset,
-    plan_fit,
-)
+from dask_nrbfn import EngineOptions, FitParams, Plan, Run, connect, fit_dataset, plan_fit
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.plan import measure_rates
 from dask_nrbfn.stages.context import FitContext
@@ -84,23 +76,17 @@ def stage_table(plan: Plan, run: Run) -> str:
         f"{'':<12}{'seconds':^32}{'bytes of a worker':^32}",
         f"{'stage':<12}" + 2 * f"{'predicted':>11}{'measured':>11}{'ratio':>9} ",
     ]
-    for planned in plan.stages:
-        record = stages[planned.name]
-        seconds, peak = record["seconds"], record["peak_bytes"]
-        held = planned.cost.held_bytes
+    figures = {}
+    for each in plan.stages:
+        seconds, peak = (stages[each.name][name] for name in ("seconds", "peak_bytes"))
+        figures[each.name] = (each.seconds, seconds, each.cost.held_bytes, peak)
+    expected, measured, held, peaks = zip(*figures.values(), strict=True)
+    figures["all"] = (sum(expected), sum(measured), max(held), max(peaks))
+    for name, (planned, seconds, most, peak) in figures.items():
         lines.append(
-            f"{planned.name:<12}"
-            f"{planned.seconds:>11.1f}{seconds:>11.1f}{seconds / planned.seconds:>9.2f} "
-            f"{format_bytes(held):>11}{format_bytes(peak):>11}{peak / held:>9.2f}"
+            f"{name:<12}{planned:>11.1f}{seconds:>11.1f}{seconds / planned:>9.2f} "
+            f"{format_bytes(most):>11}{format_bytes(peak):>11}{peak / most:>9.2f}"
         )
-    expected = sum(planned.seconds for planned in plan.stages)
-    measured = sum(record["seconds"] for record in stages.values())
-    peak = max(record["peak_bytes"] for record in stages.values())
-    held = max(planned.cost.held_bytes for planned in plan.stages)
-    lines.append(
-        f"{'all':<12}{expected:>11.1f}{measured:>11.1f}{measured / expected:>9.2f} "
-        f"{format_bytes(held):>11}{format_bytes(peak):>11}{peak / held:>9.2f}"
-    )
     audit = stages["recall"]
     lines.append(
         f"recall {audit['recall']:.4f} +- {audit['recall_standard_error']:.4f}, "

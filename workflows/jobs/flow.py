@@ -32,7 +32,7 @@ def nrbfn_night(settings: Path, retries: int = 2, retry_delay_s: float = 300) ->
     """
     logging.getLogger("dask_nrbfn").setLevel(logging.INFO)
 
-    def run_as_task(stage: Stage, values: Settings) -> None:
+    def run_as_task(stage: Stage, values: Settings) -> dict[str, Any] | None:
         run = task(
             name=stage.__name__,
             retries=retries,
@@ -40,7 +40,7 @@ def nrbfn_night(settings: Path, retries: int = 2, retry_delay_s: float = 300) ->
             retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
         )(stage)
-        run(values)
+        return run(values)
 
     night(read_settings(settings), run_stage=run_as_task)
 
@@ -57,7 +57,5 @@ if __name__ == "__main__":
     parser.add_argument("--cron", default="15 2 * * *", help="when  [default: %(default)s]")
     options = parser.parse_args()
     nrbfn_night.serve(
-        name="nightly",
-        cron=options.cron,
-        parameters={"settings": str(options.settings.absolute())},
+        name="nightly", cron=options.cron, parameters={"settings": str(options.settings.absolute())}
     )

@@ -39,7 +39,12 @@ class IncomingFile:
         for path in [self.path, *sorted(self.path.rglob("*"))]:
             status = path.stat()
             digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode())
-        return f"{self.path.name.removesuffix(self._suffix)}-{digest.hexdigest()}"
+        return f"{self.stem}-{digest.hexdigest()}"
+
+    @property
+    def stem(self) -> str:
+        """Its name without the suffix of its format."""
+        return self.path.name.removesuffix(self._suffix)
 
     @property
     def dataset(self) -> str:
@@ -99,7 +104,7 @@ def for_each_file(
             file.reject(error, settings)
 
 
-def rejected_files(settings: Settings) -> set[tuple[str, int]]:
-    """Return the name of every file that was rejected, and the time of its reason."""
+def rejected_files(settings: Settings, since: float) -> list[str]:
+    """Return the names of the files that were rejected after a time, in seconds since 1970."""
     reasons = (settings.night.directory / REJECTED).glob("*.reason")
-    return {(path.stem, path.stat().st_mtime_ns) for path in reasons}
+    return sorted(path.stem for path in reasons if path.stat().st_mtime > since)

@@ -7,8 +7,12 @@ killed goes on where it stopped when it is started again.
 """
 
 import argparse
+import logging
+import operator
 import sys
 from collections.abc import Callable
+from datetime import datetime
+from typing import Any
 
 from check import check
 from fit import fit
@@ -16,6 +20,7 @@ from incoming import REJECTED, rejected_files
 from ingest import ingest
 from job import run_job
 from publish import publish
+from record import read_nights, write_night
 from refresh import refresh
 from settings import Settings
 from update import update
@@ -23,31 +28,44 @@ from update import update
 from dask_nrbfn.errors import DataError, plural
 from dask_nrbfn.storage.group import locked_run
 
-Stage = Callable[[Settings], None]
+logger = logging.getLogger("dask_nrbfn.jobs.night")
+
+# A stage may return figures of the night.
+Stage = Callable[[Settings], dict[str, Any] | None]
 
 # What an update made is published before a refresh, which takes longer and may be refused.
 STAGES: tuple[Stage, ...] = (ingest, check, fit, update, publish, refresh, publish)
 
+# What a line of nights.jsonl says of a night; "problem" ended it before its last stage.
+FIGURES = {"learned": [], "rejected": [], "error_rate": None}
+FIGURES |= {"published": False, "refreshed": False, "problem": None}
 
-def run_here(stage: Stage, settings: Settings) -> None:
-    """Run a stage."""
-    stage(settings)
 
-
-def night(settings: Settings, *, run_stage: Callable[[Stage, Settings], None] = run_here) -> None:
+def night(settings: Settings, *, run_stage: Callable[..., Any] = operator.call) -> None:
     """Run all stages, one night at a time; a scheduler may run each as a task of its own."""
     with locked_run(settings.location("night")):
-        before = rejected_files(settings)
-        for stage in STAGES:
-            run_stage(stage, settings)
-        rejected = sorted(name for name, _ in rejected_files(settings) - before)
+        nights, figures = read_nights(settings), dict(FIGURES)
+        # A night that was killed leaves no line: the next one names the files that it rejected.
+        since = datetime.fromisoformat(nights[-1]["time"]).timestamp() if nights else 0.0
+        try:
+            for stage in STAGES:
+                figures |= run_stage(stage, settings) or {}
+        except BaseException as error:
+            figures["problem"] = str(error) or type(error).__name__
+            raise
+        finally:
+            figures["rejected"] = rejected = rejected_files(settings, since)
+            write_night(settings, figures)
     if rejected:
+        added = plural(sum(file["n_rows"] > 0 for file in figures["learned"]), "file")
         raise DataError(
-            f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. All others "
-            "were added.",
+            f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. Added: "
+            f"{added}.",
             f"The reasons are in {settings.night.directory / REJECTED}. Correct these files and "
             "move them back.",
         )
+    if not figures["learned"]:
+        logger.info("night: no files waited")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ otherwise that one stays.
 """
 
 import logging
+from typing import Any
 
 from settings import Settings
 
@@ -17,19 +18,20 @@ from dask_nrbfn.storage.group import exists, remove_abandoned
 logger = logging.getLogger("dask_nrbfn.jobs.publish")
 
 
-def publish(settings: Settings) -> None:
-    """Save the latest model, unless it is published."""
+def publish(settings: Settings) -> dict[str, Any]:
+    """Save the latest model, unless it is published; return its figures if it was not."""
     run, published = settings.location("run"), settings.location("model")
     model = Model.load(run)
     now = published_model(settings)
     if now is not None and now.digest() == model.digest():
         logger.info("publish: %s is the latest model", published)
         remove_abandoned(published)
-        return
+        return {}
     with connect(settings.engine) as engine:
         error_rate = judge_of(settings, engine).error_rate(run, engine)
     model.save(published, overwrite=True)
     logger.info("publish: %s, error rate %.4f", published, error_rate)
+    return {"error_rate": error_rate, "published": True}
 
 
 def published_model(settings: Settings) -> Model | None:

@@ -15,16 +15,18 @@ from dask_nrbfn.storage.group import remove_abandoned
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")
 
 
-def refresh(settings: Settings) -> None:
+def refresh(settings: Settings) -> dict[str, bool]:
     """Put a new run in the place of the old one, if that is due and [night] allows it."""
     location = settings.location("run")
-    if settings.night.refresh and is_due(Run.open(location)):
-        with connect(settings.engine) as engine:
-            judge, limits = judge_of(settings, engine), settings.limits
-            refresh_run(location, [], engine, judge=judge, min_recall=limits.min_recall)
-    else:
-        logger.info("refresh: not due, or not wanted")
+    due = is_due(Run.open(location))
+    if not (due and settings.night.refresh):
+        logger.info("refresh: %s", "due, but [night] refresh is false" if due else "not due")
         remove_abandoned(location)
+        return {}
+    with connect(settings.engine) as engine:
+        judge, limits = judge_of(settings, engine), settings.limits
+        refresh_run(location, [], engine, judge=judge, min_recall=limits.min_recall)
+    return {"refreshed": True}
 
 
 def is_due(run: Run) -> bool:

@@ -14,7 +14,6 @@ from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, Params, number
 from dask_nrbfn.stages.refine import check_updatable
 
-SECTIONS = ("data", "fit", "engine", "night", "output")
 TABLES = ("train", "test")
 DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
 # What is said of a file is what `ingest_file` takes, but for what a job decides; names of columns
@@ -34,7 +33,18 @@ NIGHT_KEYS = {
     "max_new_error": object,
     "refresh": bool,
 }
-OUTPUT_KEYS = {"directory": str}
+KEYS = {
+    "data": DATA_KEYS,
+    "fit": FIT_KEYS,
+    "engine": ENGINE_KEYS,
+    "night": NIGHT_KEYS,
+    "output": {"directory": str},
+}
+REQUIRED = {
+    "data": TABLES,
+    "night": ("incoming", "max_error_rate", "tolerance"),
+    "output": ("directory",),
+}
 TYPE_NAMES = {dict: "a table", int: "a whole number", str: "text", bool: "true or false"}
 
 
@@ -73,31 +83,16 @@ class Settings:
 
 def spelled(name: str) -> str:
     """Return how the settings write a parameter that an error names: table and key."""
-    tables = {
-        "data": DATA_KEYS,
-        "fit": FIT_KEYS,
-        "engine": ENGINE_KEYS,
-        "night": NIGHT_KEYS,
-        "output": OUTPUT_KEYS,
-    }
-    for table, keys in tables.items():
-        if name in keys:
-            return f"[{table}] {name}"
-    return name
+    return next((f"[{table}] {name}" for table, keys in KEYS.items() if name in keys), name)
 
 
 def read_settings(path: Path) -> Settings:
     """Return the settings in a TOML file; its relative paths are relative to the file."""
     tables = _read_tables(path)
-    required = ("data", "night", "output")
-    _check("the settings file", tables, dict.fromkeys(SECTIONS, dict), required=required)
-    data, night, output = (tables[name] for name in required)
-    fit, engine = dict(tables.get("fit", {})), dict(tables.get("engine", {}))
-    _check("[data]", data, DATA_KEYS, required=TABLES)
-    _check("[fit]", fit, FIT_KEYS)
-    _check("[engine]", engine, ENGINE_KEYS)
-    _check("[night]", night, NIGHT_KEYS, required=("incoming", "max_error_rate", "tolerance"))
-    _check("[output]", output, OUTPUT_KEYS, required=("directory",))
+    _check("the settings file", tables, dict.fromkeys(KEYS, dict), required=REQUIRED)
+    data, fit, engine, night, output = (tables.get(name, {}) for name in KEYS)
+    for name, keys in KEYS.items():
+        _check(f"[{name}]", tables.get(name, {}), keys, required=REQUIRED.get(name, ()))
     base = path.absolute().parent
     if "scheduler_file" in engine:
         engine["scheduler_file"] = _resolve(base, engine["scheduler_file"])
@@ -149,11 +144,7 @@ def _read_source(place: str, source: dict[str, Any], base: Path) -> dict[str, An
 
 
 def _check(
-    place: str,
-    table: Mapping[str, Any],
-    keys: Mapping[str, type],
-    *,
-    required: tuple[str, ...] = (),
+    place: str, table: Mapping[str, Any], keys: Mapping[str, type], *, required: Iterable[str] = ()
 ) -> None:
     for key, value in table.items():
         if key not in keys:
