@@ -14,7 +14,7 @@ from typing import NamedTuple
 # Blanks or punctuation surround a parameter; backticks within a path or word do not mark one.
 _PARAMETER = re.compile(
     r"""(?<![^\s=(])(?P<mark>['"])(?:\\.|(?!(?P=mark)).)*(?P=mark)(?=[\s.,;:)]|$)"""
-    r"""|(?<![^\s(])`(?P<name>\w+)`(?P<given>=(?P<quote>['"])(?P<value>.*?)(?P=quote))?"""
+    r"""|(?<![^\s(])`(?P<name>\w+)`(?P<given>=(?P<quote>['"])(?P<value>(?:\\.|[^\\])*?)(?P=quote))?"""
     r"""(?=[\s=.,;:)]|$)"""
 )
 
@@ -35,7 +35,9 @@ class Advice(NamedTuple):
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
             if given and name.startswith("-"):
-                return f"{name} {quote(found['value'])}"
+                value = re.sub(r"\\(.)", r"\1", found["value"])
+                inside = re.sub(r'(["\\$`])', r"\\\1", value)
+                return f'{name} "{inside}"' if "'" in value else f"{name} {quote(value)}"
             return name + given
 
         return _PARAMETER.sub(spelled, self.text)

@@ -39,6 +39,10 @@ def test_spelled__backticks_of_a_user_stay(text):
         ("`drop` is 'x `id` y'.", "--drop is 'x `id` y'."),
         ("`drop`=a (`id`), `date`.", "--drop=a (--id), --date."),
         ("Say `drop`='my `id`'.", "Say --drop 'my `id`'."),
+        (
+            'Say `sql`="FROM \'d\' WHERE \\"a, $b\\" > 0".',
+            'Say --sql "FROM \'d\' WHERE \\"a, \\$b\\" > 0".',
+        ),
         ("the users' `drop` is the rows' `id`.", "the users' --drop is the rows' --id."),
         ("`delimiter` is '`'. Give \" or '.", "--delimiter is '`'. Give \" or '."),
     ],

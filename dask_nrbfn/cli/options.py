@@ -63,8 +63,8 @@ _OPTIONS: dict[str, str] = {
     "schema SCHEMA": "Dataset, run or model whose columns the table has: their kinds and fills "
     "are taken.  [default: by the table]",
     # How a dataset is written.
-    "sparse auto|yes|no": "Rows in CSR; auto: of sparse matrices and features of categories, if "
-    "they have 256 features or more and take less than half as many bytes.  [default: auto]",
+    "sparse auto|yes|no": "Rows in CSR; auto: of sparse matrices, and of categories above 256 MiB, "
+    "with 256 features or more, if that takes less than half as many bytes.  [default: auto]",
     "chunk_rows INTEGER": "Rows of a chunk.  [default: 16 MiB of rows]",
     "copy": "Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of "
     "every chunk]",

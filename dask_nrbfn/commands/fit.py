@@ -170,7 +170,8 @@ def refresh_run(
             # A job that was killed may have left it.
             remove_group(joined)
             _check_joinable(rows)
-            dataset = ingest_source(_Joined(rows), joined)
+            sparse = "auto" if any(each.is_sparse for each in rows) else "no"
+            dataset = ingest_source(_Joined(rows), joined, sparse=sparse)
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical, dense, is_scipy, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource, Source, open_source
@@ -119,8 +119,8 @@ def ingest_file(
         Schema of the columns of a table, or the dataset, run or model with the schema.
     sparse : {"auto", "yes", "no"}
         Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
-        less than half as many bytes in CSR, if they come from a sparse matrix, or if categories of
-        a table make the features. With "yes", tables of numbers are stored in CSR too.
+        less than half as many bytes in CSR, if they come from a sparse matrix, or if categories
+        make the features and dense rows take more than 256 MiB. "yes" includes tables of numbers.
     unlabelled : str, int or float, optional
         Marker of a missing label, such as -1, "?", or "" for an empty cell. For numeric targets, a
         marker such as "nan" that must be set for every target of a row. Unlabelled rows take part
@@ -163,7 +163,11 @@ def ingest_file(
                 f"{schema} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
             )
         options["schema"] = Schema.of_record(record)
-    return ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
+    written = ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
+    if sparse == "auto" and written.is_sparse:
+        told = "ingest: stored as sparse rows, for which a fit learns no column weights. "
+        logger.info("%s", Advice(told + "Pass `sparse`='no' to store dense rows."))
+    return written
 
 
 def ingest_arrays(
@@ -229,17 +233,12 @@ def ingest_arrays(
         else:
             rows = canonical(X) if is_scipy(X) else plain_rows(X)
         source = ArraySource(rows, labels, weights, numbers)
-    source.boolean_labels = are_boolean
-    source.schema = schema
+    source.boolean_labels, source.schema = are_boolean, schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
+    sparse, mark = "auto" if source.n_values is None else "yes", unlabelled
     return ingest_source(
-        source,
-        location,
-        sparse="auto" if source.n_values is None else "yes",
-        unlabelled=unlabelled,
-        chunk_rows=chunk_rows,
-        overwrite=overwrite,
+        source, location, sparse=sparse, unlabelled=mark, chunk_rows=chunk_rows, overwrite=overwrite
     )
 
 
@@ -263,7 +262,7 @@ def ingest_source(
     mark = source.unlabelled if unlabelled is None else unlabelled
     mark = checked_mark(mark, source.y_dtype, source.target_names)
     schema, stored_at = source.schema, None if copy else source.stored_at
-    n_values, expanded = stored_values(source, sparse), expanded_values(schema, sparse)
+    n_values, expanded = stored_values(source, sparse), expanded_values(source, sparse)
     x_dtype = source.x_dtype
     if n_values is not None:
         x_dtype, stored_at = sparse_dtype(x_dtype, "X"), None
@@ -437,7 +436,7 @@ def stored_labels(y: Any, unlabelled: Mark | None = None) -> tuple[Any, bool]:
     """Return `Labels.stored` (n,), of dask collections lazily, and whether labels are boolean."""
     if not hasattr(y, "to_delayed"):
         own = labels_of(y, unlabelled)
-        return own.stored(unlabelled), own.are_boolean
+        return own.stored(unlabelled), own.values.dtype.kind == "b"
     import dask.array as da
 
     # Dask warns when it turns extension types of pandas into object arrays.

@@ -66,7 +66,7 @@ def open_rows(reading: Reading) -> ZarrRows:
     if targets is not None:
         source.target_names = tuple(name.removeprefix("obs/") for name in targets)
     if labels is not None:
-        source.boolean_labels = labels.are_boolean
+        source.boolean_labels = labels.values.dtype.kind == "b"
         if labels.missing is not None:
             source.unlabelled = checked_mark(mark, arrays["y"].dtype, None)
             told = (labels.missing.sum(), source.n_rows, names["y"])

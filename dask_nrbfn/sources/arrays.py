@@ -10,24 +10,8 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    check_weight_dtype,
-    feature_dtype,
-    label_dtype,
-    sparse_dtype,
-    to_labels,
-)
+from dask_nrbfn.sources import dtypes, source
 from dask_nrbfn.sources.files import File, damage_named, data_files
-from dask_nrbfn.sources.source import (
-    Block,
-    Reading,
-    Source,
-    check_apart,
-    check_found,
-    check_size,
-    numbered_targets,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +19,15 @@ _NUMPY = "a numpy file of numbers or text"
 
 # The least and most dimensions of an array, its stored type, what each row has, and its shape.
 _ROLES = {
-    "x": (2, math.inf, feature_dtype, "list of features", "(n, p)"),
-    "y": (1, 1, label_dtype, "label", "(n,)"),
-    "target": (1, 2, feature_dtype, "target", "(n,) or (n, q)"),
-    "weights": (1, 1, check_weight_dtype, "weight", "(n,)"),
-    "id": (1, 1, label_dtype, "id", "(n,)"),
+    "x": (2, math.inf, dtypes.feature_dtype, "list of features", "(n, p)"),
+    "y": (1, 1, dtypes.label_dtype, "label", "(n,)"),
+    "target": (1, 2, dtypes.feature_dtype, "target", "(n,) or (n, q)"),
+    "weights": (1, 1, dtypes.check_weight_dtype, "weight", "(n,)"),
+    "id": (1, 1, dtypes.label_dtype, "id", "(n,)"),
 }
 
 
-class ArrayRows(Source):
+class ArrayRows(source.Source):
     """Rows of arrays by role: "x", "y" or "target", "weights" and "id".
 
     arrays: anything with a shape, a dtype and slices of rows; None is left out. "x" (n, ...) has
@@ -54,24 +38,24 @@ class ArrayRows(Source):
     def __init__(self, arrays: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
         self.arrays = {role: array for role, array in arrays.items() if array is not None}
         self.names = names = names or {**{role: role for role in arrays}, "x": "X"}
-        check_apart("target", names.get("target"), names["x"])
-        check_apart("weights", names.get("weights"), *map(names.get, ("x", "y", "target")))
+        source.check_apart("target", names.get("target"), names["x"])
+        source.check_apart("weights", names.get("weights"), *map(names.get, ("x", "y", "target")))
         stored = {role: self._stored(role) for role in _ROLES if role in self.arrays}
         x, y, target = self.arrays["x"], self.arrays.get("y"), self.arrays.get("target")
         n_values = getattr(x, "nnz", None)
         super().__init__(
             n_rows=x.shape[0],
             n_features=math.prod(x.shape[1:]),
-            x_dtype=stored["x"] if n_values is None else sparse_dtype(x.dtype, names["x"]),
-            y_dtype=FLOAT64 if target is not None else stored.get("y"),
+            x_dtype=stored["x"] if n_values is None else dtypes.sparse_dtype(x.dtype, names["x"]),
+            y_dtype=dtypes.FLOAT64 if target is not None else stored.get("y"),
             has_weights="weights" in stored,
             id_dtype=stored.get("id"),
             n_values=n_values,
             boolean_labels=target is None and y is not None and y.dtype.kind == "b",
         )
         if target is not None:
-            self.target_names = numbered_targets(math.prod(target.shape[1:]))
-        check_size(names["x"], n_rows=self.n_rows, n_features=self.n_features)
+            self.target_names = source.numbered_targets(math.prod(target.shape[1:]))
+        source.check_size(names["x"], n_rows=self.n_rows, n_features=self.n_features)
 
     def _stored(self, role: str) -> np.dtype:
         """Return the type that an array is stored as, if it has one and a shape of its role."""
@@ -88,30 +72,30 @@ class ArrayRows(Source):
             )
         return stored_as(array.dtype, name)
 
-    def _parts(self, block_rows: int) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[source.Block]:
         for start in range(0, self.n_rows, block_rows):
             yield self._block(start, min(start + block_rows, self.n_rows))
 
-    def _block(self, start: int, stop: int) -> Block:
+    def _block(self, start: int, stop: int) -> source.Block:
         arrays = self.arrays.items()
         rows = {role: self._read(role, array[start:stop], start) for role, array in arrays}
         y = rows.get("target", rows.get("y"))
-        return Block(rows["x"], y, rows.get("weights"), rows.get("id"))
+        return source.Block(rows["x"], y, rows.get("weights"), rows.get("id"))
 
     def _read(self, role: str, values: Any, first_row: int) -> Any:
         """Return some rows of an array as they are stored."""
         if role in ("y", "id"):
-            return to_labels(values, self.names[role], first_row=first_row)
+            return dtypes.to_labels(values, self.names[role], first_row=first_row)
         if role != "weights" and not is_sparse(values):
             values = values.reshape(len(values), -1)
-        return values.astype(self.x_dtype if role == "x" else FLOAT64, copy=False)
+        return values.astype(self.x_dtype if role == "x" else dtypes.FLOAT64, copy=False)
 
 
 def columns_by_name(
     wanted: Sequence[str], found: Sequence[str], origin: str, remedy: str
 ) -> list[int]:
     """Return the index of each feature of a model among the features found, each of them once."""
-    check_found(wanted, found, origin, remedy)
+    source.check_found(wanted, found, origin, remedy)
     logger.info("%d of %d features of %s are used, by name.", len(wanted), len(found), origin)
     places = {name: j for j, name in enumerate(found)}
     return [places[name] for name in wanted]
@@ -130,7 +114,7 @@ class ArraySource(ArrayRows):
         super().__init__(arrays)
 
 
-def open_rows(reading: Reading) -> ArrayRows:
+def open_rows(reading: source.Reading) -> ArrayRows:
     """Return the rows of .npy files, or of one .npz file."""
     place = reading.place
     if place.suffix != ".npz":
@@ -149,12 +133,12 @@ def open_rows(reading: Reading) -> ArrayRows:
             names = named_roles(reading, usual)
             for role, name in names.items():
                 remedy = f"Name an existing array with `{role}`."
-                check_found([name], loaded.files, place, remedy, "array")
+                source.check_found([name], loaded.files, place, remedy, "array")
             return ArrayRows({role: loaded[name] for role, name in names.items()}, names)
     return _with_columns(reading, matrix)
 
 
-def named_roles(reading: Reading, before: Mapping[str, str]) -> dict[str, str]:
+def named_roles(reading: source.Reading, before: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each role: as given, or else as in `before`."""
     if reading.y or reading.target:
         before = {role: name for role, name in before.items() if role not in ("y", "target")}
@@ -171,7 +155,7 @@ def _matrix(path: str) -> Any:
     return canonical(matrix)
 
 
-def _with_columns(reading: Reading, x: Any) -> ArrayRows:
+def _with_columns(reading: source.Reading, x: Any) -> ArrayRows:
     """Return rows whose labels, targets and weights are .npy files, or directories of them."""
     names, arrays = {"x": str(reading.place)}, {"x": x}
     for role in ("y", "target", "weights"):

@@ -180,6 +180,5 @@ def optional_package(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ParameterError(
-            f"a required package is not installed ({error}).",
-            f"Install dask-nrbfn[{extra}].",
+            f"a required package is not installed ({error}).", f"Install dask-nrbfn[{extra}]."
         ) from error

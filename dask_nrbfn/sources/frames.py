@@ -117,11 +117,6 @@ class Labels:
     first_row: int
     missing: np.ndarray | None = None
 
-    @property
-    def are_boolean(self) -> bool:
-        """Whether the labels are true and false."""
-        return bool(self.values.dtype.kind == "b")
-
     def stored(self, unlabelled: int | str | float | None = None) -> np.ndarray:
         """Return int64 or StringDType (n,), with the marker of `checked_mark` where missing."""
         is_object = self.values.dtype.kind == "O"

@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 from urllib.request import pathname2url
 
 import duckdb
+import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -32,12 +33,16 @@ _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _QUERY, SNIFFED_ROWS = "the query", 100_000
 _REMEDY = (
     "Correct the table or the query. To read a text table with other options of DuckDB, pass "
-    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', decimal_separator = ',')\"; rows of "
-    "different lengths need null_padding = true."
+    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', null_padding = true)\"."
 )
+# Raises DataError in place of errors of DuckDB, Arrow and SQLite.
+explained = partial(damage_named, what="a table", remedy=_REMEDY, raised=DataError)
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
+_FORMATS = "dateformat", "timestampformat"
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# The texts in which DuckDB finds booleans.
+_ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
 _KINDS |= {"UUID": "category", "TIME": "category", '"NULL"': "category", "DATE": "date"}
@@ -71,7 +76,7 @@ class Table:
 
     connection: what a signal interrupts; None for the relation of a user.
     types: SQL type of each column. Elements of an array type are columns NAME_0, NAME_1, ...
-    found: types that the text of a column has, by the first rows of a text table.
+    found: types of text by the first rows of a text table; ENUM for categories of a frame.
     marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
     """
@@ -153,11 +158,6 @@ def ran(connection: Any, call: Callable[[], Any]) -> Any:
             raise
 
 
-def explained(origin: str) -> AbstractContextManager[None]:
-    """Raise DataError in place of errors of DuckDB, Arrow and SQLite."""
-    return damage_named(origin, "a table", _REMEDY, DataError)
-
-
 def connected() -> duckdb.DuckDBPyConnection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
@@ -192,9 +192,7 @@ def table_of(reading: Reading) -> Table:
         if reading.sql is not None:
             statements = connection.extract_statements(reading.sql)
             if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-                raise ParameterError(
-                    "`sql` is not one query.", "Give one SELECT or FROM statement."
-                )
+                raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM.")
         elif suffix in DUCKDB + SQLITE:
             raise ParameterError(
                 f"{origin} is a database.",
@@ -203,9 +201,18 @@ def table_of(reading: Reading) -> Table:
         elif is_text:
             return _of_text(connection, reading)
         relation = _relation_of(connection, reading)
-    # The label of a text table has the type of all its texts in a query too.
-    found = {reading.label_name: "VARCHAR"} if is_text and reading.label_name else {}
-    return Table.of(origin, relation, connection, marks=reading.marks(), found=found)
+    table = Table.of(origin, relation, connection, marks=reading.marks())
+    return _with_booleans(table, reading.label_name or "") if is_text else table
+
+
+def _with_booleans(table: Table, label: str) -> Table:
+    """Return the rows of a query of text, whose text has the types that text tables have."""
+    texts = [name for name, of in table.types.items() if of == "VARCHAR"]
+    tests = ", ".join([_ARE_BOOLEAN.format(table.column(name)) for name in texts] or ["true"])
+    are = table.first_row(table.relation.limit(SNIFFED_ROWS).aggregate(tests))
+    found = {name: "BOOLEAN" for name, is_met in zip(texts, are, strict=False) if is_met}
+    # A label has the type of all its texts.
+    return replace(table, found={**found, label: "VARCHAR"})
 
 
 def table_in_memory(
@@ -228,8 +235,10 @@ def table_in_memory(
         # Weights of another shape are refused where they are used.
         if kept is not None and kept.shape == (cells.num_rows,):
             cells = cells.filter(pa.array(kept))
-        rows = connection.from_arrow(cells)
-        return Table.of(name, rows, connection, names=[*columns], marks=marks)
+        types = frame.schema if (frame := as_frame(X, name)) else {}
+        found = {str(own): "ENUM" for own, of in types.items() if of in (nw.Categorical, nw.Enum)}
+        options: dict[str, Any] = {"names": [*columns], "marks": marks, "found": found}
+        return Table.of(name, connection.from_arrow(cells), connection, **options)
 
 
 def _columns(X: Any, name: str, schema: Schema | None) -> dict[str, pa.Array]:
@@ -298,13 +307,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
-    options = f"{_text_options(reading)}, {how}"
-    rows, label = connection.sql(f"FROM read_csv({paths}, {options})"), reading.label_name
-    if label in rows.columns and str(rows.types[rows.columns.index(label)]) == "BOOLEAN":
-        # Labels yes and no are text.
-        options += f", types = {{{literal(label)}: 'VARCHAR'}}"
-        rows = connection.sql(f"FROM read_csv({paths}, {options})")
-    return rows
+    return _text_rows(connection, reading, paths)[0]
 
 
 def _how(reading: Reading) -> str:
@@ -320,41 +323,61 @@ def _how(reading: Reading) -> str:
 
 def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
-    paths, first = _registered(connection, reading.files), _path(reading.files[0])
-    origin, options = str(reading.place), _text_options(reading)
-    wanted = "HasHeader, DateFormat, TimestampFormat"
-    sniffed = connection.sql(f"SELECT {wanted} FROM sniff_csv({first}, {options})")
-    has_header, *formats = sniffed.fetchall()[0]
-    how, marks = _how(reading), reading.marks(MISSING_VALUES)
-    typed = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
+    paths, origin = _registered(connection, reading.files), str(reading.place)
+    marks = reading.marks(MISSING_VALUES)
     # `value_of` finds marks between blanks, unless they are numbers.
     padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
-    options = f"{_text_options(reading, padded)}, {how}, all_varchar = true"
-    if "header" not in options:
-        options += f", header = {str(has_header).lower()}"
-    relation = connection.sql(f"FROM read_csv({paths}, {options})")
+    relation, found, written = _text_rows(connection, reading, paths, padded)
     if len(relation.columns) == 1 and re.search(r"[,;\t|]", relation.columns[0]):
         raise DataError(
             f"{origin} is not split into columns: some row has fewer or more cells than the first.",
             "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
         )
-    written = dict(zip(("dateformat", "timestampformat"), formats, strict=True))
-    written |= {"delimiter": reading.delimiter, "no_header": not has_header}
-    return Table.of(
-        origin,
-        relation,
-        connection,
-        found=dict(zip(typed.columns, map(str, typed.types), strict=True)),
-        marks=marks,
-        written={name: value for name, value in written.items() if value},
-    )
+    written = {name: value for name, value in written.items() if value}
+    return Table.of(origin, relation, connection, found=found, marks=marks, written=written)
 
 
-def _text_options(reading: Reading, padded: Sequence[str] = ("{}", " {}")) -> str:
-    """Return the arguments of read_csv: what is given, or was found by a fit."""
-    known = {} if reading.schema is None else reading.schema.written
+def _text_rows(
+    connection: duckdb.DuckDBPyConnection, reading: Reading, paths: str, padded: Sequence[str] = ()
+) -> tuple[Any, dict[str, str], dict[str, Any]]:
+    """Return the rows of text files, the types that the first rows have, and `Table.written`.
+
+    Booleans, and all cells if there are `padded` marks, are text.
+    """
+    options, how, first = _text_options(reading), _how(reading), _path(reading.files[0])
+    # A blank at the end of a row is no cell. Rows of another length are errors.
+    ends = "delim = ' '" in options and [*reading.files] == [reading.place]
+    options += f", null_padding = {str(ends).lower()}"
+    sniffed = f"SELECT HasHeader, DateFormat, TimestampFormat FROM sniff_csv({first}, {options})"
+    has_header, *formats = connection.sql(sniffed).fetchall()[0]
+    written = {"delimiter": reading.delimiter, "no_header": not has_header}
+    written |= dict(zip(_FORMATS, formats, strict=True))
+    typed = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
+    found = dict(zip(typed.columns, map(str, typed.types), strict=True))
+    if ends and typed.aggregate(f"count({quoted(typed.columns[-1])})").fetchall() == [(0,)]:
+        found.popitem()
+    if ends and not has_header:
+        digits = len(str(len(found) - 1))
+        found = {f"column{j:0{digits}}": of for j, of in enumerate(found.values())}
+    texts = {name: "VARCHAR" for name, of in found.items() if padded or of == "BOOLEAN"}
+    columns = found | texts if ends else texts
+    named = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in columns.items())
+    if ends:
+        how = f"auto_detect = false, columns = {{{named}}}"
+    elif named:
+        how += ", all_varchar = true" if padded else f", types = {{{named}}}"
+    options = _text_options(reading, padded, written)
+    return connection.sql(f"FROM read_csv({paths}, {options}, {how})"), found, written
+
+
+def _text_options(
+    reading: Reading, padded: Sequence[str] = (), written: Mapping[str, Any] | None = None
+) -> str:
+    """Return the arguments of read_csv: what is given, or was found by a fit or now."""
+    known = {**(written or {}), **(reading.schema.written if reading.schema else {})}
     delimiter = reading.delimiter or known.get("delimiter")
-    padded, marks = padded[: 1 if delimiter == " " else None], reading.marks(MISSING_VALUES)
+    padded = (padded or ("{}", " {}"))[: 1 if delimiter == " " else None]
+    marks = reading.marks(MISSING_VALUES)
     nulls = dict.fromkeys(each.format(mark) for mark in ("", *marks) for each in padded)
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
@@ -362,11 +385,10 @@ def _text_options(reading: Reading, padded: Sequence[str] = ("{}", " {}")) -> st
         # A row that begins with # is a row.
         "comment": "''",
     }
-    given = {name: known.get(name) for name in ("dateformat", "timestampformat")}
-    given["delim"] = delimiter
+    given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
     options |= {name: literal(value) for name, value in given.items() if value}
     no_header = reading.no_header or known.get("no_header")
-    if no_header or reading.schema is not None:
+    if no_header or reading.schema is not None or written:
         options["header"] = "false" if no_header else "true"
     return ", ".join(f"{name} = {value}" for name, value in options.items())
 

@@ -20,6 +20,8 @@ from dask_nrbfn.sources.files import File
 _NAMES_SHOWN = 10
 # Narrower rows are as small when dense, and every step of a fit accepts dense rows.
 _WIDE = 256
+# Features of categories that take fewer bytes in all rows are dense: a fit learns more from these.
+_DENSE_BYTES = 256 << 20
 # CSR stores an int32 column index with each value.
 _INDEX_BYTES = 4
 # A larger number comes from a damaged header, or from a number that is no feature index.
@@ -101,7 +103,6 @@ class Reading:
     files: its files in order.
     sql: a query whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
-    classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
     """
@@ -204,12 +205,14 @@ def stored_values(source: Source, sparse: str) -> int | None:
     return n_values
 
 
-def expanded_values(schema: Schema | None, sparse: str) -> int | None:
+def expanded_values(source: Source, sparse: str) -> int | None:
     """Return the largest number of nonzero values of a row in CSR; None if features are dense."""
+    schema = source.schema
     if schema is None or schema.is_plain:
         return None
+    is_small = source.n_rows * schema.n_features * FLOAT64.itemsize <= _DENSE_BYTES
     wanted = _in_csr(sparse, schema.row_values, schema.n_features, FLOAT64)
-    return schema.row_values if wanted else None
+    return schema.row_values if wanted and not (is_small and sparse == "auto") else None
 
 
 def _in_csr(sparse: str, row_values: float, n_features: int, dtype: np.dtype) -> bool:

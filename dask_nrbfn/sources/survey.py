@@ -40,6 +40,7 @@ GAP = (
     "label ('nan' for numeric targets). In text tables, texts such as NA and None mark a missing "
     "value; pass `missing_values`='' if they are values."
 )
+GAP_OF_X = "Pass `missing`='impute' to the fit to fill in missing features, or leave out the row."
 
 
 def text_of(table: Table, name: str) -> str:
@@ -106,6 +107,7 @@ class Cells:
     times: the first and the last time of day of dates, as shares of a day.
     texts: number of rows with each text; None for more than 65,536 texts.
     bins: counts of the numbers or dates, if medians are needed.
+    are_codes: whether the type of the column is that of categories.
     """
 
     kind: Kind
@@ -115,6 +117,7 @@ class Cells:
     times: tuple[float, float] = (np.inf, -np.inf)
     texts: Counter[str] | None = field(default_factory=Counter)
     bins: Bins | None = None
+    are_codes: bool = False
 
     @classmethod
     def of(cls, kind: Kind, column: pa.Array, *, fills: bool) -> Self:
@@ -176,7 +179,11 @@ def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> 
 def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
     """Return statistics of the values of each column; `fills`: whether medians are needed."""
     bins = Bins.of_sorts(1) if fills else None
-    cells = {name: Cells(kind=kind, bins=bins) for name, (kind, _) in values.items()}
+    types = {**table.types, **table.found}
+    cells = {
+        name: Cells(kind=kind, bins=bins, are_codes=types.get(name, "").startswith("ENUM"))
+        for name, (kind, _) in values.items()
+    }
     for batch in table.batches([sql for _, sql in values.values()]) if values else ():
         for own, column in zip(cells.values(), batch.columns, strict=True):
             own.add(Cells.of(own.kind, column, fills=fills))
@@ -213,7 +220,8 @@ def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: 
             columns.append(_decided(name, own, reading))
         texts = {*(own.texts or ())}
         formed = sorted(filter(_FORM.fullmatch, texts))
-        if name not in reading.kinds and len(formed) > max(1, len(texts) / 2):
+        is_given = name in reading.kinds or own.are_codes
+        if len(formed) > max(1, len(texts) / 2) and not is_given:
             logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed), origin)))
     if not columns:
         name, reason = next(iter(left_out.items()))
@@ -222,13 +230,13 @@ def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: 
     return replace(roles, columns=tuple(columns), ignored=ignored, missing=reading.missing)
 
 
-def check_gaps(cells: Mapping[str, Cells], origin: str) -> None:
+def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> None:
     """Raise DataError if any of the columns lacks a value in some rows."""
     gaps = {name: own.n_missing for name, own in cells.items() if own.n_missing}
     if gaps:
         counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
         of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
-        raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", GAP)
+        raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", remedy)
 
 
 def _reason_against(name: str, cells: Cells, reading: Reading, *, no_header: bool) -> str | None:

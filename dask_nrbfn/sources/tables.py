@@ -13,35 +13,17 @@ import pyarrow as pa
 from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.sources import source, survey
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
-from dask_nrbfn.sources.source import (
-    MISSING_VALUES,
-    Block,
-    Reading,
-    Source,
-    check_apart,
-    check_found,
-    check_size,
-    named_columns,
-    shown_names,
-)
-from dask_nrbfn.sources.survey import (
-    GAP,
-    Cells,
-    Values,
-    check_gaps,
-    decide,
-    stored_of,
-    survey,
-    text_of,
-    value_of,
-    values_of,
-)
 
 logger = logging.getLogger(__name__)
 
+_UNREAD = (
+    "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column of "
+    "texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value."
+)
 _NAME_ONE = "Name an existing column with `{}`."
 # SQL that tests whether a text has a type. The first type that it has is taken.
 _TYPES_OF_TEXTS = {
@@ -55,7 +37,7 @@ _ARE_NUMBERS = f"bool_and({{0}} IS NULL OR ({_TYPES_OF_TEXTS['DOUBLE']})) AND co
 
 
 @dataclass(kw_only=True)
-class TableSource(Source):
+class TableSource(source.Source):
     """Rows of a table, in their order, and the stored values of their columns.
 
     schema: its label, targets, weights and id are columns of the table.
@@ -71,13 +53,13 @@ class TableSource(Source):
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
         """Return some columns of all rows, as they were read."""
-        check_found(names, self.table.names, self.table.origin, _NAME_ONE.format("keep"))
+        source.check_found(names, self.table.names, self.table.origin, _NAME_ONE.format("keep"))
         columns = list(map(self.table.column, names))
         none = self.table.relation.project(", ".join(columns)).limit(0).to_arrow_table()
         batches = (batch.rename_columns(names) for batch in self.table.batches(columns))
         return pa.RecordBatchReader.from_batches(none.rename_columns(names).schema, batches)
 
-    def _parts(self, block_rows: int) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[source.Block]:
         self.unseen.clear()
         own, row = self.schema, 0
         roles = _roles_sql(self.table, own, self.named)
@@ -95,7 +77,7 @@ class TableSource(Source):
             if own.targets:
                 y = np.stack([found[name] for name in own.targets], axis=1)
             X = X.astype(self.x_dtype, copy=False)
-            yield Block(X, y, found.get(own.weights), found.get(own.id))
+            yield source.Block(X, y, found.get(own.weights), found.get(own.id))
             row += len(X)
         tell_unseen(self.unseen, "ingest")
 
@@ -105,7 +87,7 @@ def stored_batches(
 ) -> Iterator[tuple[Floats, list[pa.Array]]]:
     """Yield stored values (b, c), infinite where a cell cannot be read, and other SQL columns."""
     n_columns = len(schema.columns)
-    wanted = [stored_of(table, column) for column in schema.columns]
+    wanted = [survey.stored_of(table, column) for column in schema.columns]
     for batch in table.batches([*wanted, *others]):
         X = np.empty((batch.num_rows, n_columns))
         for j, values in enumerate(batch.columns[:n_columns]):
@@ -118,24 +100,23 @@ def _numbers(column: pa.Array) -> Floats:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def unreadable(table: Table, name: str, value: str) -> DataError:
+def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str) -> DataError:
     """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
+    kind = next((column.kind for column in schema.columns if column.name == name), "number")
     numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
     row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
-        "infinite or not of the column's kind.",
-        "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column "
-        "of texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value.",
+        f"not a {'finite number' if kind == 'number' else kind}.",
+        remedy,
     )
 
 
 def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
     """Return the number of cells (b, c) whose category training did not have, by column."""
     categories = {each.name: j for j, each in enumerate(schema.columns) if each.kind == "category"}
-    counts = {name: int((stored[:, j] == UNSEEN).sum()) for name, j in categories.items()}
     # Without those that occur 0 times.
-    return +Counter(counts)
+    return +Counter({name: int((stored[:, j] == UNSEEN).sum()) for name, j in categories.items()})
 
 
 def tell_unseen(unseen: Mapping[str, int], place: str) -> None:
@@ -153,7 +134,7 @@ def _with_numbers(table: Table, names: Sequence[str]) -> Table:
     texts = [name for name in names if table.found.get(name) == "VARCHAR"]
     # A few rows show that most columns are text.
     for n_rows in (100, SNIFFED_ROWS):
-        asked = [f"{text_of(table, name)} AS c{j}" for j, name in enumerate(texts)]
+        asked = [f"{survey.text_of(table, name)} AS c{j}" for j, name in enumerate(texts)]
         tests = [_ARE_NUMBERS.format(f"c{j}") for j in range(len(texts))]
         if texts:
             rows = table.relation.limit(n_rows).project(", ".join(asked))
@@ -164,8 +145,8 @@ def _with_numbers(table: Table, names: Sequence[str]) -> Table:
 
 def _type_sql(table: Table, name: str) -> str:
     """Return the SQL of the type of each label or id, of text by its form; NULL if missing."""
-    of, text = table.types[name], text_of(table, name)
-    if name in table.found:
+    of, text = table.types[name], survey.text_of(table, name)
+    if table.found.get(name, "ENUM") != "ENUM":
         cases = [f"WHEN {test.format(text)} THEN '{of}'" for of, test in _TYPES_OF_TEXTS.items()]
         return f"CASE WHEN {text} IS NULL THEN NULL {' '.join(cases)} ELSE 'VARCHAR' END"
     if kind_of(of) in (None, "date"):
@@ -179,7 +160,7 @@ def _type_sql(table: Table, name: str) -> str:
 
 
 def _types_of_names(
-    cells: Mapping[str, Cells], schema: Schema, *, are_texts: bool
+    cells: Mapping[str, survey.Cells], schema: Schema, *, are_texts: bool
 ) -> dict[str, str]:
     """Return the SQL types of labels and ids by their cells, in which NaN is no value then."""
     types = dict[str, str]()
@@ -199,24 +180,24 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
     """Return the SQL of labels, ids, targets and weights, NULL where they are missing."""
     roles = {}
     for name, of in named.items():
-        text = text_of(table, name)
+        text = survey.text_of(table, name)
         given = text if name in table.found else table.column(name)
         special = {"VARCHAR": text, "DOUBLE": f"nullif({given}::DOUBLE, 'nan')"}
         roles[name] = special.get(of, f"{given}::{of}::BIGINT")
     numbers = filter(None, [*(schema.targets or ()), schema.weights])
-    return roles | {name: value_of(table, name, "number") for name in numbers}
+    return roles | {name: survey.value_of(table, name, "number") for name in numbers}
 
 
-def open_rows(reading: Reading) -> TableSource:
+def open_rows(reading: source.Reading) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
     table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
     schema = _roles(table, reading)
     mark, is_empty = reading.unlabelled, means_empty(reading.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
-    is_mark = mark in reading.marks(MISSING_VALUES) and not (is_empty or schema.targets)
+    is_mark = mark in reading.marks(source.MISSING_VALUES) and not (is_empty or schema.targets)
     are_texts = is_mark and not str(mark).strip("-").isdecimal()
     are_texts |= any(isinstance(known, str) for known in reading.classes or ())
-    roles: Values = {
+    roles: survey.Values = {
         name: ("category", _type_sql(table, name))
         for name in filter(None, (schema.label, schema.id))
     }
@@ -225,30 +206,30 @@ def open_rows(reading: Reading) -> TableSource:
         chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
         names = [name for name in table.names if name in chosen]
         table = _with_numbers(table, names)
-        columns: Values = values_of(table, names, reading.kinds)
+        columns: survey.Values = survey.values_of(table, names, reading.kinds)
     else:
-        columns = {each.name: ("number", stored_of(table, each)) for each in known.columns}
-    cells = survey(table, roles | columns, fills=fills)
+        columns = {each.name: ("number", survey.stored_of(table, each)) for each in known.columns}
+    cells = survey.survey(table, roles | columns, fills=fills)
     named = _types_of_names(cells, schema, are_texts=are_texts and schema.label in table.found)
     roles = {name: (roles[name][0], sql) for name, sql in _roles_sql(table, schema, named).items()}
     n_rows = next((own.n_rows for own in cells.values()), 0)
-    check_size(table.origin, n_rows=n_rows, n_features=len(columns))
+    source.check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
         ignored = tuple(name for name in table.names if name not in roles | columns)
         schema = replace(schema, ignored=ignored, written=table.written)
         of_columns = {name: cells[name] for name in columns}
-        schema = decide(of_columns, reading, schema, table.origin)
+        schema = survey.decide(of_columns, reading, schema, table.origin)
     values, features = roles | columns, [column.name for column in schema.columns]
     required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
     checked = required if reading.spoiled else [*required, *features]
     for name in checked:
         if cells[name].n_unread:
-            raise unreadable(table, name, values[name][1])
+            raise unreadable(table, name, values[name][1], schema, _UNREAD)
     if schema.missing == "drop" and not reading.spoiled:
         table, n_rows = _whole_rows(table, {name: values[name] for name in checked}, cells)
     else:
         filled = required if schema.fills else checked
-        check_gaps({name: cells[name] for name in filled}, table.origin)
+        survey.check_gaps({name: cells[name] for name in filled}, table.origin)
     marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
     types = {table.types[name] for name in features}
     dtypes = {name: STRING if of == "VARCHAR" else INT64 for name, of in named.items()}
@@ -269,7 +250,9 @@ def open_rows(reading: Reading) -> TableSource:
     )
 
 
-def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tuple[Table, int]:
+def _whole_rows(
+    table: Table, values: survey.Values, cells: Mapping[str, survey.Cells]
+) -> tuple[Table, int]:
     """Return the rows that lack no value, and their number."""
     gaps = ", ".join(f"{name} {cells[name].n_missing}" for name in values if cells[name].n_missing)
     n_rows = cells[next(iter(values))].n_rows
@@ -283,18 +266,19 @@ def _whole_rows(table: Table, values: Values, cells: Mapping[str, Cells]) -> tup
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
     (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))
     lacking = f"{table.origin}, without rows that lack a value ({gaps}),"
-    check_size(lacking, n_rows=n_whole, n_features=len(values))
+    source.check_size(lacking, n_rows=n_whole, n_features=len(values))
     logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, gaps)
     return whole, n_whole
 
 
-def _roles(table: Table, reading: Reading) -> Schema:
+def _roles(table: Table, reading: source.Reading) -> Schema:
     """Return the given schema, or one without columns, with the roles of the table's columns."""
     known = reading.schema or Schema(())
     is_other = reading.label is not None or reading.target is not None
+    targets = source.named_columns(reading.target)
     named = {
         "label": (reading.label, None if is_other else known.label),
-        "target": (named_columns(reading.target) or None, None if is_other else known.targets),
+        "target": (targets or None, None if is_other else known.targets),
         "weights": (reading.weights, known.weights),
         "id": (reading.id, known.id),
     }
@@ -304,20 +288,20 @@ def _roles(table: Table, reading: Reading) -> Schema:
         names = before if given is None else given
         listed = [names] if isinstance(names, str) else [*(names or ())]
         if given is not None:
-            check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
+            source.check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
         elif not {*listed} <= {*table.names}:
-            told = (table.origin, shown_names(listed), option)
+            told = (table.origin, source.shown_names(listed), option)
             logger.info("%s has no column %s, which the schema names as %s", *told)
             names, listed = None, []
         for name in listed:
             # A feature may also name the rows.
-            check_apart(option, name, *taken, *(columns if option != "id" else ()))
+            source.check_apart(option, name, *taken, *(columns if option != "id" else ()))
         used[option], taken = names, taken + listed
     for option in ("columns", "drop", "categorical", "numeric", "date"):
         listed = getattr(reading, option)
-        check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
+        source.check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
         for name in listed:
-            check_apart(option, name, *taken)
+            source.check_apart(option, name, *taken)
     schema = replace(known, targets=used.pop("target"), **used)
     if reading.schema is None:
         return schema
@@ -339,11 +323,11 @@ def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
     """Raise DataError unless a table has the columns of a schema; log further columns."""
     columns = [column.name for column in schema.columns]
     remedy = "Give a table with all columns of the schema, in any order."
-    check_found(columns, names, origin, remedy)
+    source.check_found(columns, names, origin, remedy)
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
     if further := [name for name in names if name not in expected]:
-        logger.info("extra columns of %s are ignored: %s", origin, shown_names(further))
+        logger.info("extra columns of %s are ignored: %s", origin, source.shown_names(further))
 
 
 def needs_schema(X: Any, missing: str) -> bool:
@@ -370,17 +354,18 @@ def schema_of(X: Any, missing: str = "error", *, weights: Any = None) -> Schema 
     return decided(cells, missing)
 
 
-def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, Cells]:
+def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, survey.Cells]:
     """Return the statistics of each column of a table (n, c), without rows of weight 0."""
     table = table_in_memory(X, "X", kept=None if weights is None else np.asarray(weights) != 0)
-    return survey(table, values_of(table, table.names, {}), fills=fills)
+    return survey.survey(table, survey.values_of(table, table.names, {}), fills=fills)
 
 
-def decided(cells: Mapping[str, Cells], missing: str) -> Schema:
+def decided(cells: Mapping[str, survey.Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns."""
-    schema = decide(cells, Reading(missing=missing), Schema(()), "X")
+    schema = survey.decide(cells, source.Reading(missing=missing), Schema(()), "X")
     if missing == "error":
-        check_gaps({column.name: cells[column.name] for column in schema.columns}, "X")
+        own = {column.name: cells[column.name] for column in schema.columns}
+        survey.check_gaps(own, "X", survey.GAP_OF_X)
     return schema
 
 
@@ -392,8 +377,12 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     rows = np.concatenate([np.empty((0, len(schema.columns))), *blocks])
     if (bad := np.isinf(rows)).any():
         column = schema.columns[int(np.argwhere(bad)[0][1])]
-        raise unreadable(table, column.name, stored_of(table, column))
-    tell_unseen(unseen_in(rows, schema), name)
+        remedy = "Correct the cell, or leave out its row."
+        raise unreadable(table, column.name, survey.stored_of(table, column), schema, remedy)
+    # Once for a model, which scikit-learn's permutation importance uses many times.
+    told, unseen = vars(schema).setdefault("_told", set()), unseen_in(rows, schema)
+    tell_unseen({column: n for column, n in unseen.items() if column not in told}, name)
+    told.update(unseen)
     return rows
 
 
@@ -405,5 +394,5 @@ def check_filled(stored: Floats, schema: Schema, *, first_row: int = 0, within: 
         raise DataError(
             f"Column {schema.columns[place].name!r} of X has no value in row "
             f"{first_row + row}{within} (the first is 0).",
-            GAP,
+            survey.GAP_OF_X,
         )

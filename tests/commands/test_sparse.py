@@ -16,6 +16,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import source as sources
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.sites import write_site
@@ -70,7 +71,7 @@ def test_ingest__table_of_indicators_is_sparse_if_wanted(tmp_path):
         assert not ingest_file(tmp_path / name, MemoryStore(), label="y").is_sparse
 
 
-def test_ingest__table_of_many_categories(tmp_path):
+def test_ingest__table_of_many_categories(tmp_path, monkeypatch, caplog):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -82,7 +83,14 @@ def test_ingest__table_of_many_categories(tmp_path):
     )
     frame.to_parquet(tmp_path / "rows.parquet")
     options = {"label": "y", "missing": "impute", "max_categories": 300}
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    small = ingest_file(tmp_path / "rows.parquet", MemoryStore(), **options)
+    assert not small.is_sparse
+    assert "sparse" not in caplog.text
+    # 900 rows of 273 features are smaller than 2 MiB.
+    monkeypatch.setattr(sources, "_DENSE_BYTES", 900 * small.n_features * 8 - 1)
     found = ingest_file(tmp_path / "rows.parquet", tmp_path / "found", chunk_rows=70, **options)
+    assert "stored as sparse rows, for which a fit learns no column weights" in caplog.text
     plain = ingest_file(tmp_path / "rows.parquet", MemoryStore(), sparse="no", **options)
     assert found.is_sparse
     assert not plain.is_sparse

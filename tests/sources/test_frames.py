@@ -6,6 +6,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from zarr.storage import MemoryStore
@@ -22,6 +23,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.frames import labels_of
+from dask_nrbfn.sources.tables import stored_rows
 
 N = 12
 TRUTH = np.arange(N) % 3 == 0
@@ -69,8 +71,7 @@ def in_nullable_frame(place, X, y):
 
 
 def in_categories(place, X, y):
-    frame = pd.DataFrame({"a": pd.Categorical(X)})
-    return ingest_arrays(frame, pd.Series(pd.Categorical(y)), MemoryStore())
+    return ingest_arrays(pd.DataFrame({"a": X}), pd.Series(pd.Categorical(y)), MemoryStore())
 
 
 def in_dask_arrays(place, X, y):
@@ -175,11 +176,36 @@ def test_frame__names_of_columns_are_kept():
     assert ingest_arrays(frame, None, MemoryStore()).feature_names == ("width", "3")
 
 
+CODED = {
+    "pandas": lambda codes: pd.DataFrame({"a": pd.Categorical(codes)}),
+    "pandas text": lambda codes: pd.DataFrame({"a": pd.Categorical(codes.astype(str))}),
+    "arrow": lambda codes: pa.table({"a": pa.array(codes).dictionary_encode()}),
+    "polars": lambda codes: pl.DataFrame({"a": pl.Series(codes.astype(str), dtype=pl.Categorical)}),
+    "polars enum": lambda codes: pl.DataFrame(
+        {"a": pl.Series(codes.astype(str), dtype=pl.Enum(["10", "20", "30"]))}
+    ),
+}
+
+
+@pytest.mark.parametrize("frame_of", CODED.values(), ids=CODED)
+def test_frame__codes_of_a_type_of_categories_are_categories(frame_of, caplog):
+    codes = np.arange(60) % 3 * 10 + 10
+    frame = frame_of(codes)
+    of_arrays = ingest_arrays(frame, codes, MemoryStore())
+    for dataset in (of_arrays, ingest_file(frame, MemoryStore())):
+        (column,) = dataset.schema.columns
+        assert (column.kind, column.categories) == ("category", ("10", "20", "30"))
+    # Codes that are no categories are the same ones.
+    rows = stored_rows(pd.DataFrame({"a": [30, 10]}), of_arrays.schema)
+    assert rows.tolist() == [[2.0], [0.0]]
+    assert "is read as text" not in caplog.text
+
+
 def test_frame__categories_that_dask_does_not_know():
     frame = dd.from_pandas(pd.DataFrame({"a": [1, 2], "y": [0, 1]}), npartitions=1)
     unknown = frame.astype("category")
     dataset = ingest_arrays(unknown[["a"]], frame["y"], MemoryStore())
-    assert dataset.X[:].tolist() == [[1.0], [2.0]]
+    assert dataset.schema.columns[0].categories == ("1", "2")
     network = NRBFNClassifier(n_neighbors=1).fit([[1], [2]], [0, 1])
     assert network.predict(unknown[["a"]]).compute().tolist() == [0, 1]
     with pytest.raises(DataError, match=r"y has the label 0 in row 0.*as an object.*astype"):

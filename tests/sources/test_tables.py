@@ -201,6 +201,31 @@ def test_sql__of_a_file(tmp_path, name):
     assert remote.fingerprint == dataset.fingerprint
 
 
+def test_sql__text_of_booleans_stays_text_as_without_a_query(tmp_path):
+    rows = "".join(
+        f"{row},{row / 4:.2f},{['No', 'Yes'][row % 2]},{['false', 'True'][row % 3 == 0]},"
+        f"{'often' if row % 2 else 'no'},{'uv'[row % 2]}\n"
+        for row in range(60)
+    )
+    path, queries = tmp_path / "d.csv", {}
+    path.write_text("id,n,paid,seen,how,y\n" + rows)
+    for sql in (None, "FROM source WHERE seen OR NOT paid OR n >= 0"):
+        source = open_source(path, sql=sql, label="y", id="id")
+        kinds = {column.name: column.kind for column in source.schema.columns}
+        kept = source.carried(["paid", "seen", "how"]).read_all().to_pylist()
+        queries[sql] = (kinds, kept, next(source.blocks(60)).X.tolist())
+    alone, of_query = queries.values()
+    assert alone == of_query
+    assert alone[0] == {"n": "number", "paid": "boolean", "seen": "boolean", "how": "category"}
+    assert alone[1][:2] == [
+        {"paid": "No", "seen": "True", "how": "no"},
+        {"paid": "Yes", "seen": "false", "how": "often"},
+    ]
+    # A query may write other text in place of booleans.
+    sql = "SELECT * REPLACE (CASE WHEN paid THEN 'fully' ELSE 'no' END AS paid) FROM source"
+    assert open_source(path, sql=sql).schema.columns[2].categories == ("fully", "no")
+
+
 def test_sql__that_is_no_query(tmp_path):
     as_csv(people(), tmp_path / "d.csv")
     for sql, error, message in (
@@ -257,7 +282,8 @@ def test_gaps__are_errors_filled_with_the_median_or_dropped(tmp_path):
 )
 def test_cell__that_is_no_number_is_named_by_row_and_column(tmp_path, options):
     text = "a,b\n" + "1.5,2\n" * 120_000 + "2.5,tall\n"
-    with pytest.raises(DataError, match=r"'b' of .* has 'tall' in row 120000"):
+    said = r"'b' of .* has 'tall' in row 120000 \(the first is 0\), which is not a finite number"
+    with pytest.raises(DataError, match=said):
         ingest_text(tmp_path, text, **options)
 
 
@@ -334,6 +360,37 @@ def test_text__row_of_another_length(tmp_path):
     rows = "".join(f"{row},2{',3' * (row != 90)}\n" for row in range(200))
     with pytest.raises(DataError, match=r"is not split into columns: some row has fewer or more"):
         ingest_text(tmp_path, "a,b,c\n" + rows)
+
+
+def rows_ending_with_blanks(tmp_path, n_columns, ends):
+    """Write rows of numbers and yes and no without a header; blanks end the rows in `ends`."""
+    path = tmp_path / "d.data"
+    rows = [
+        [*map(str, range(row, row + n_columns - 1)), ["no", "yes"][row % 2]] for row in range(60)
+    ]
+    path.write_text("".join(f"{' '.join(row)}{' ' * (j in ends)}\n" for j, row in enumerate(rows)))
+    return path
+
+
+@pytest.mark.parametrize("sql", [None, "FROM source WHERE true"])
+@pytest.mark.parametrize("n_columns", [3, 10])
+def test_text__blank_at_the_end_of_a_row_is_no_cell(tmp_path, n_columns, sql):
+    options = {"delimiter": " ", "no_header": True, "label": f"column{n_columns - 1}", "sql": sql}
+    contents = set()
+    for ends in [(), (7,), (0,), range(60), range(1, 60)]:
+        path = rows_ending_with_blanks(tmp_path, n_columns, ends)
+        dataset = ingest(path, **options)
+        assert (dataset.n_features, labels_of(dataset)[:2]) == (n_columns - 1, ["no", "yes"])
+        contents.add(dataset.content)
+    assert len(contents) == 1
+
+
+def test_text__short_row_is_an_error_that_names_the_line(tmp_path):
+    path = rows_ending_with_blanks(tmp_path, 3, [7])
+    path.write_text(path.read_text().replace("20 21 no\n", "20 no\n"))
+    for sql in (None, "FROM source WHERE true"):
+        with pytest.raises(DataError, match=r"Error on Line: 21 .*Found: 2"):
+            ingest(path, delimiter=" ", no_header=True, sql=sql)
 
 
 ROLES = "a,b,w,t,y\n1,2,0.5,3,u\n4,5,1.5,6,v\n"
@@ -642,8 +699,18 @@ def test_schema_of__choices_are_logged(caplog):
         schema = schema_of(X)
     said = ("name is left out", "town has 104 categories", "but also 'big'")
     assert all(words in caplog.text for words in said)
-    with pytest.raises(DataError, match="'key' of X has 'many' in row 0"):
+    with pytest.raises(DataError, match="'key' of X has 'many' in row 0") as refused:
         stored_rows(X.assign(key="many"), schema)
+    # Options of files do not apply.
+    assert refused.value.remedy == "Correct the cell, or leave out its row."
+
+
+def test_stored_rows__unseen_category_is_logged_once_for_a_model(caplog):
+    schema = schema_of(pd.DataFrame({"a": ["u", "v"] * 5, "b": ["p", "q"] * 5}))
+    for new in [{"a": ["w"], "b": ["p"]}] * 2 + [{"a": ["w"], "b": ["r"]}] * 2:
+        stored_rows(pd.DataFrame(new), schema)
+    assert caplog.text.count("column a has a category that training did not have") == 1
+    assert caplog.text.count("column b has a category that training did not have") == 1
 
 
 MEASURE = """
