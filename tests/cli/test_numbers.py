@@ -53,7 +53,8 @@ def test_update__numbers():
     assert f"new_error          {expected:.6g}\n" in shown
     record = figures("inspect", "run", here=())["versions"][0]
     assert f"training_r2        {listed(record['training_r2'])}\n" in shown
-    line = f"fitting error {record['fitting_error']:.4f}, R2 {listed(record['training_r2'])}\n"
+    first, second = record["training_r2"]
+    line = f"fitting error {record['fitting_error']:.4g}, R2 {first:.4g}, {second:.4g}\n"
     assert line in succeed("inspect", "run")
     refreshed = figures("refresh", "run")
     assert (refreshed["n_rows"], refreshed["version"]) == (400, 0)
