@@ -278,7 +278,7 @@ def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
 
 def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
     balanced = finished.params.class_weight is not None
-    scale = ', and `scale`="standard"' if finished.params.scale == "none" else ""
+    tunes = "" if finished.run.tuning else "Let a tuning choose the scale and a larger basis. "
     if (guess := guess_as_good(finished.run)) is not None:
         error, guessing = (shown("error_rate", each) for each in guess)
         small = ' For small classes, pass `class_weight`="balanced".'
@@ -295,7 +295,7 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
         if missed := _below("recall", finished.labels, recalls, _LOW_RECALL):
             yield Concern(
                 f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
-                f'Try `class_weight`="balanced" for classes with few rows{scale}.',
+                f'{tunes}`class_weight`="balanced" raises their recall, and often the total error.',
             )
         if small := _below("support", finished.labels, supports, _FEW_ROWS):
             yield Concern(
