@@ -20,7 +20,7 @@ def run_table(run: Run) -> str:
     for section in summary(FinishedRun.of(run), lambda name: f"--{name.replace('_', '-')}"):
         lines += ["for the method:"] if section.title == "For the method" else []
         lines += [_line(name, value) for name, value in section.figures.items()]
-        lines += [_line("warning", str(concern)) for concern in section.concerns]
+        lines += [_line("warning", " ".join(concern)) for concern in section.concerns]
     return "\n".join(lines)
 
 

@@ -70,7 +70,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
         **describe_run(finished.run),
         "run": str(finished.run.location),
         "dataset": [member["dataset"] for member in finished.attributes["members"]],
-        "options": as_options(finished.params),
+        "options": as_options(finished.run),
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
     evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
@@ -92,8 +92,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
 
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
-    schema = finished.attributes["schema"]
-    stages = finished.stages.items()
+    schema, stages = finished.attributes["schema"], finished.stages.items()
     costs = [{"stage": stage} | {name: each[name] for name in _COST[:3]} for stage, each in stages]
     found: dict[str, Sequence[Table]] = {
         "Classes": [table for each in confused(finished).values() for table in each[1:]],
@@ -240,7 +239,7 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
         "label": [finished.labels[code] for code in codes_of_places(run, places)],
         "confidence": values[places].tolist(),
     }
-    return [_of_columns("The least confident rows, from row 0; look for wrong labels", columns)]
+    return [_of_columns("The least confident rows, counted from 0; look for wrong labels", columns)]
 
 
 def cell_tables(finished: FinishedRun) -> list[Table]:

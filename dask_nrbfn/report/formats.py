@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.run import Run
 
 # Shown columns of a schema, items of a list, and letters in a cell of a text table. JSON has all.
 _MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
@@ -20,9 +21,6 @@ class Concern(NamedTuple):
 
     problem: str
     remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.problem} {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -128,11 +126,14 @@ def readable_bytes(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def as_options(params: FitParams) -> str:
-    """Return parameters as options of a fit, which chooses alpha for the squared loss itself."""
-    unset = FitParams().resolve_auto(numbers=False).to_dict()
+def as_options(run: Run) -> str | None:
+    """Return a run as options of a fit, which may choose alpha; None for a given basis."""
+    params, unset = run.chosen_params, FitParams().resolve_auto(numbers=False).to_dict()
+    if run.embeds or params.basis_is_given:
+        return None
     unset |= dict.fromkeys(("scale", "basis", "features"))
-    unset |= {"alpha": params.alpha} if params.loss == FitParams.loss else {}
+    chooses = run.tuning is not None and params.loss == FitParams.loss and params.prune is None
+    unset |= {"alpha": params.alpha} if chooses else {}
     given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
 

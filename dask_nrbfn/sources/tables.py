@@ -379,10 +379,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
         column = schema.columns[int(np.argwhere(bad)[0][1])]
         remedy = "Correct the cell, or leave out its row."
         raise unreadable(table, column.name, survey.stored_of(table, column), schema, remedy)
-    # Once for a model, which scikit-learn's permutation importance uses many times.
-    told, unseen = vars(schema).setdefault("_told", set()), unseen_in(rows, schema)
-    tell_unseen({column: n for column, n in unseen.items() if column not in told}, name)
-    told.update(unseen)
+    tell_unseen(unseen_in(rows, schema), name)
     return rows
 
 

@@ -1,7 +1,7 @@
 import re
-from dataclasses import replace
 
 import numpy as np
+import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
@@ -10,6 +10,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.console import run_table, tuning_table
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from tests.tables import spirals, write_table
 
@@ -51,14 +52,30 @@ def test_run_table__is_short_and_100_columns_wide(tuned):
         assert len(text.splitlines()) <= 50
 
 
-def test_run_table__names_the_options_of_the_same_fit():
-    run = fit(basis_size=5, basis_rule="uniform", confidence_threshold=1)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"basis_size": 5, "basis_rule": "uniform", "confidence_threshold": 1.0},
+        {"basis_size": 30, "prune": 12, "alpha": 1e-3, "features": "plain"},
+        {"basis": "kmeans", "basis_size": 9, "alpha": "auto"},
+    ],
+)
+def test_run_table__names_the_options_of_the_same_fit(given):
+    run, names = fit(**given), FitParams.options()
     options = figures(run_table(run))["options"]
-    again = dict(re.findall(r"--(\S+) (\S+)", options))
-    names = FitParams.options()
-    params = {n.replace("-", "_"): v for n, v in again.items()}
-    params = FitParams(**{name: names[name].parse(value) for name, value in params.items()})
-    assert params.resolve_auto(numbers=False) == replace(run.chosen_params, alpha="auto")
+    found = {name.replace("-", "_"): text for name, text in re.findall(r"--(\S+) (\S+)", options)}
+    again = {name: names[name].parse(text) for name, text in found.items()}
+    assert fit(**SMALL | {"alpha": "auto"} | again).chosen_params == run.chosen_params
+
+
+def test_run_table__has_no_options_of_a_given_basis():
+    X, y = spirals(200)
+    params = given_basis(FitParams(**SMALL), X[:15])
+    data = write_table(MemoryStore(), X, y)
+    run = fit_dataset(data, MemoryStore(), params, InlineEngine(), basis=X[:15])
+    found = figures(run_table(run))
+    assert found["n_basis"] == "15"
+    assert not {"options", "recall", "error_rate", "log_loss"} & found.keys()
 
 
 def test_tuning_table__marks_what_was_chosen(tuned):

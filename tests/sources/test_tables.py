@@ -705,14 +705,6 @@ def test_schema_of__choices_are_logged(caplog):
     assert refused.value.remedy == "Correct the cell, or leave out its row."
 
 
-def test_stored_rows__unseen_category_is_logged_once_for_a_model(caplog):
-    schema = schema_of(pd.DataFrame({"a": ["u", "v"] * 5, "b": ["p", "q"] * 5}))
-    for new in [{"a": ["w"], "b": ["p"]}] * 2 + [{"a": ["w"], "b": ["r"]}] * 2:
-        stored_rows(pd.DataFrame(new), schema)
-    assert caplog.text.count("column a has a category that training did not have") == 1
-    assert caplog.text.count("column b has a category that training did not have") == 1
-
-
 MEASURE = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes

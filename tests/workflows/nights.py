@@ -60,7 +60,7 @@ class Place:
     def nights(self):
         """Return the lines of the nights."""
         lines = (self.directory / "output/nights.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def waiting(self):
         """Return the names that wait."""

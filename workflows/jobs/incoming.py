@@ -104,7 +104,6 @@ def for_each_file(
             file.reject(error, settings)
 
 
-def rejected_files(settings: Settings, since: float) -> list[str]:
-    """Return the names of the files that were rejected after a time, in seconds since 1970."""
-    reasons = (settings.night.directory / REJECTED).glob("*.reason")
-    return sorted(path.stem for path in reasons if path.stat().st_mtime > since)
+def rejected_files(settings: Settings) -> set[str]:
+    """Return the names of all rejected files. A file that is there again has another name."""
+    return {path.stem for path in (settings.night.directory / REJECTED).glob("*.reason")}

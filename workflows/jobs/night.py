@@ -11,7 +11,6 @@ import logging
 import operator
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from check import check
@@ -44,9 +43,10 @@ FIGURES |= {"published": False, "refreshed": False, "problem": None}
 def night(settings: Settings, *, run_stage: Callable[..., Any] = operator.call) -> None:
     """Run all stages, one night at a time; a scheduler may run each as a task of its own."""
     with locked_run(settings.location("night")):
-        nights, figures = read_nights(settings), dict(FIGURES)
-        # A night that was killed leaves no line: the next one names the files that it rejected.
-        since = datetime.fromisoformat(nights[-1]["time"]).timestamp() if nights else 0.0
+        figures = dict(FIGURES)
+        # What a night rejected that was killed, or failed, is named by the next one.
+        ended = [night for night in read_nights(settings) if night["problem"] is None]
+        known = {name for night in ended for name in night["rejected"]}
         try:
             for stage in STAGES:
                 figures |= run_stage(stage, settings) or {}
@@ -54,7 +54,7 @@ def night(settings: Settings, *, run_stage: Callable[..., Any] = operator.call) 
             figures["problem"] = str(error) or type(error).__name__
             raise
         finally:
-            figures["rejected"] = rejected = rejected_files(settings, since)
+            figures["rejected"] = rejected = sorted(rejected_files(settings) - known)
             write_night(settings, figures)
     if rejected:
         added = plural(sum(file["n_rows"] > 0 for file in figures["learned"]), "file")

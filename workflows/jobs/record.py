@@ -14,17 +14,19 @@ from dask_nrbfn.storage.run import ADD
 
 
 def read_nights(settings: Settings) -> list[dict[str, Any]]:
-    """Return the lines of the nights before."""
+    """Return the lines of the nights before; a full disk may have cut one off."""
     files, path = url_to_fs(f"{settings.directory}/nights.jsonl")
-    return [*map(json.loads, files.cat(path).splitlines())] if files.exists(path) else []
+    lines = files.cat(path).splitlines() if files.exists(path) else []
+    return [json.loads(line) for line in lines if line.endswith(b"}")]
 
 
 def write_night(settings: Settings, figures: dict[str, Any]) -> None:
     """Append a line with the time and the figures of a night."""
     files, path = url_to_fs(f"{settings.directory}/nights.jsonl")
     night = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **figures}
+    is_cut = files.exists(path) and not files.cat(path).endswith(b"\n")
     with files.open(path, "ab") as record:
-        record.write(f"{json.dumps(night)}\n".encode())
+        record.write(f"{is_cut * chr(10)}{json.dumps(night)}\n".encode())
 
 
 def learned_files(settings: Settings) -> list[dict[str, Any]]:
