@@ -16,9 +16,9 @@ from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.params import PAPER_ALPHA
+from dask_nrbfn.params import PAPER_ALPHA, FitParams
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import Concern, Section, Table, as_options, schema_table, shown
+from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.model import read_model
@@ -70,7 +70,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
         **describe_run(finished.run),
         "run": str(finished.run.location),
         "dataset": [member["dataset"] for member in finished.attributes["members"]],
-        "options": as_options(finished.run),
+        "options": as_options(finished),
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
     evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
@@ -106,6 +106,19 @@ def details(finished: FinishedRun) -> list[Section]:
         "Stages": [Table("Time, and measured and predicted peak memory of a worker", costs)],
     }
     return [Section(title, tables=each) for title, each in found.items()]
+
+
+def as_options(finished: FinishedRun) -> str | None:
+    """Return a run as options of a fit, which may choose alpha; None for a given basis."""
+    run, params = finished.run, finished.params
+    unset = FitParams().resolve_auto(numbers=False).to_dict()
+    if run.embeds or params.basis_is_given:
+        return None
+    unset |= dict.fromkeys(("scale", "basis", "features"))
+    chooses = run.tuning is not None and params.loss == FitParams.loss and params.prune is None
+    unset |= {"alpha": params.alpha} if chooses else {}
+    given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
 
 
 def confused(finished: FinishedRun) -> dict[str, list[Table]]:

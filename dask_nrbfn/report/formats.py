@@ -6,8 +6,6 @@ from datetime import date, timedelta
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.run import Run
 
 # Shown columns of a schema, items of a list, and letters in a cell of a text table. JSON has all.
 _MOST_COLUMNS, _MOST_ITEMS, _MOST_LETTERS = 40, 20, 36
@@ -124,18 +122,6 @@ def readable_bytes(n_bytes: int) -> str:
         if n_bytes >= 0.9 * 2**power:
             return f"{n_bytes / 2**power:.2f} {unit}"
     return f"{n_bytes} B"
-
-
-def as_options(run: Run) -> str | None:
-    """Return a run as options of a fit, which may choose alpha; None for a given basis."""
-    params, unset = run.chosen_params, FitParams().resolve_auto(numbers=False).to_dict()
-    if run.embeds or params.basis_is_given:
-        return None
-    unset |= dict.fromkeys(("scale", "basis", "features"))
-    chooses = run.tuning is not None and params.loss == FitParams.loss and params.prune is None
-    unset |= {"alpha": params.alpha} if chooses else {}
-    given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
 
 
 def schema_table(schema: Mapping[str, Any]) -> Table:
