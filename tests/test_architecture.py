@@ -49,7 +49,7 @@ BUDGETS = {
     "neighbors": (995, 6),
     "storage": (3194, 9),
     "engine": (865, 8),
-    "sources": (2746, 13),
+    "sources": (2747, 13),
     "stages": (5880, 14),
     "commands": (3314, 11),
     "estimators": (1700, 8),

@@ -95,7 +95,7 @@ def opened_rows(
         **reading,
     )
     schema = source.schema
-    # A table has this, and a schema.
+    # Only a table has this, and a schema.
     table: Any = getattr(source, "table", None)
     if keep and table is None:
         raise ParameterError(

@@ -72,7 +72,7 @@ def _text(*tables: Table) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    """Return a figure after its name; long texts but options take several lines."""
+    """Return a figure after its name; long texts take several lines, options to copy one."""
     text, indent = line(name, value), " " * (len(line("", "")))
     width = len(text) if name == "options" else _WIDTH
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)

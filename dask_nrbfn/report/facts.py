@@ -109,11 +109,11 @@ def details(finished: FinishedRun) -> list[Section]:
 
 
 def as_options(finished: FinishedRun) -> str | None:
-    """Return a run as options of a fit, which may choose alpha; None for a given basis."""
+    """Return options of `fit` for the same network; None for an embedding or a given basis."""
     run, params = finished.run, finished.params
-    unset = FitParams().resolve_auto(numbers=False).to_dict()
     if run.embeds or params.basis_is_given:
         return None
+    unset = FitParams().resolve_auto(numbers=False).to_dict()
     unset |= dict.fromkeys(("scale", "basis", "features"))
     chooses = run.tuning is not None and params.loss == FitParams.loss and params.prune is None
     unset |= {"alpha": params.alpha} if chooses else {}

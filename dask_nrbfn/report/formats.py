@@ -55,11 +55,7 @@ class Table:
           a       1.5
         * b        12
         """
-        most = _MOST_LETTERS
-        table = [
-            [cell if len(cell) <= most else f"{cell[: most - 3]}..." for cell in row]
-            for row in (self.header, *self.cells)
-        ]
+        table = [[_cut(cell) for cell in row] for row in (self.header, *self.cells)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines, words = [], self.words
         stars = [False, *(self.marked or [False] * len(self.rows))]
@@ -70,6 +66,10 @@ class Table:
             )
             lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
         return "\n".join(lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 3]}..."
 
 
 @dataclass(frozen=True)

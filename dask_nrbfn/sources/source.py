@@ -103,6 +103,7 @@ class Reading:
     files: its files in order.
     sql: a query whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
+    classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
     """

@@ -98,7 +98,7 @@ def test_night__learns_the_files_that_are_not_bad(place, bad):
     assert process.returncode == 2, process.stderr
     files = "1 file" if len(bad) == 1 else f"{len(bad)} files"
     assert f"{files} cannot be used: " in process.stderr
-    assert "Added: 1 file." in process.stderr
+    assert "1 file added." in process.stderr
     assert len(place.nights()[-1]["rejected"]) == len(bad)
     assert place.model().digest() == Model.load(place.run_location).digest() != before
     assert place.n_rows() == 1000

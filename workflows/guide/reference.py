@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Return a page whose types of several words, read as a tuple, are without its parentheses."""
+    """Remove the parentheses around types of several words, which are no tuples."""
     return re.sub(r"<code>\(((?:(?!</code>).)*)\)</code>(?=\s*</td>)", r"<code>\1</code>", html)
 
 

@@ -57,10 +57,9 @@ def night(settings: Settings, *, run_stage: Callable[..., Any] = operator.call) 
             figures["rejected"] = rejected = sorted(rejected_files(settings) - known)
             write_night(settings, figures)
     if rejected:
-        added = plural(sum(file["n_rows"] > 0 for file in figures["learned"]), "file")
+        good = plural(sum(file["n_rows"] > 0 for file in figures["learned"]), "file")
         raise DataError(
-            f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. Added: "
-            f"{added}.",
+            f"{plural(len(rejected), 'file')} cannot be used: {', '.join(rejected)}. {good} added.",
             f"The reasons are in {settings.night.directory / REJECTED}. Correct these files and "
             "move them back.",
         )

@@ -25,8 +25,9 @@ def write_night(settings: Settings, figures: dict[str, Any]) -> None:
     files, path = url_to_fs(f"{settings.directory}/nights.jsonl")
     night = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **figures}
     is_cut = files.exists(path) and not files.cat(path).endswith(b"\n")
+    start = "\n" if is_cut else ""
     with files.open(path, "ab") as record:
-        record.write(f"{is_cut * chr(10)}{json.dumps(night)}\n".encode())
+        record.write(f"{start}{json.dumps(night)}\n".encode())
 
 
 def learned_files(settings: Settings) -> list[dict[str, Any]]:
