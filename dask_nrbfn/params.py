@@ -22,6 +22,11 @@ GIVEN_PREFIX = "given:"
 # The alpha of the paper, for fits that cannot choose one.
 PAPER_ALPHA = 1e-13
 
+# The threshold of the paper, and the rows that are drawn above the threshold unless one is given.
+# Where the classes do not overlap, no row is below it. The draw has the rows of spirals, boards and
+# tens of groups that a kernel needs, and the classes of a table of which only a part overlaps.
+PAPER_THRESHOLD, N_DRAWN = 0.9, 500
+
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
 # The help shortens a longer default.
@@ -218,10 +223,13 @@ class FitParams(Params):
         none=f"{_METRIC_ROUNDS}; 1 if a quick tuning adds this scale",
         rare=True,
     )
-    confidence_threshold: float = number(
-        0.9,
-        "Rows with a confidence below this threshold form the basis, unless it has a size.",
+    confidence_threshold: float | None = number(
+        None,
+        "Only rows with a confidence below this threshold form the basis, unless it has a size; a "
+        "class without such a row gives one row. The paper has 0.9.",
         least=1e-6,
+        none=f"{PAPER_THRESHOLD}, and also {N_DRAWN} rows drawn from the others, of every class; "
+        "in a table of fewer than 2000 rows, a quarter of the rows",
     )
     basis: str = word(
         "auto",
@@ -386,6 +394,12 @@ class FitParams(Params):
         """Whether the activations of a row are divided by their sum; needs resolved parameters."""
         assert self.features != "auto"
         return self.features == "normalized"
+
+    @property
+    def threshold(self) -> float:
+        """The confidence below which a row may enter the basis."""
+        given = self.confidence_threshold
+        return PAPER_THRESHOLD if given is None else given
 
     @property
     def asks_for_cells(self) -> bool:

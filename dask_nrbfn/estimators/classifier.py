@@ -30,7 +30,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
 
     _predicts = "classes"
 
-    confidence_threshold: float = 0.9
+    confidence_threshold: float | None = None
     candidates: int | str = "auto"
     class_weight: Mapping[Any, float] | str | None = None
     neighbors: str = "auto"

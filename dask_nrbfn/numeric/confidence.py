@@ -104,9 +104,7 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
     The first ten rows of every class, then the first of the other rows. The draw is even except for
     rare classes, which would otherwise have a single row in the basis.
     """
-    ordered = _in_order(pool)
-    ranks = np.minimum(_rank_in_class(ordered.codes), LEAST_OF_CLASS)
-    return np.sort(ordered.rows[np.argsort(ranks, kind="stable")[:size]])
+    return np.sort(_by_rank(pool).rows[:size])
 
 
 def choose_basis(
@@ -129,6 +127,24 @@ def choose_basis(
         others = others[ordered.priority[others] < threshold]
     chosen = np.concatenate([firsts, others[: size - len(firsts)]])
     return ordered.take(chosen[np.argsort(ordered.rows[chosen])])
+
+
+def with_draw(basis: RowPool, others: RowPool, *, size: int) -> RowPool:
+    """Return a basis with at most `size` of the other rows, in the order of their indices.
+
+    They are drawn as `choose_candidates` draws. Rows that equal a basis row are left out.
+    """
+    others = _by_rank(others.take(np.flatnonzero(~np.isin(others.tiebreak, basis.tiebreak))))
+    _, firsts = np.unique(others.tiebreak, return_index=True)
+    chosen = basis.joined(others.take(np.sort(firsts)[:size]))
+    return chosen.take(np.argsort(chosen.rows))
+
+
+def _by_rank(pool: RowPool) -> RowPool:
+    """Return the first rows of every class, up to `LEAST_OF_CLASS`, before the other rows."""
+    ordered = _in_order(pool)
+    ranks = np.minimum(_rank_in_class(ordered.codes), LEAST_OF_CLASS)
+    return ordered.take(np.argsort(ranks, kind="stable"))
 
 
 def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:

@@ -122,7 +122,7 @@ class Charts:
             axes.legend()
 
     def _draw_confidence(self, values: Floats) -> None:
-        threshold = self._finished.params.confidence_threshold
+        threshold = self._finished.params.threshold
         n_below = self._finished.stages["confidence"]["n_below_threshold"]
         caption = "Confidence: the weight of the own label among the neighbours. "
         caption += f"{n_below:,} rows below the threshold {threshold:g} may enter the basis."

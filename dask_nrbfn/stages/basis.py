@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, plural
 from dask_nrbfn.neighbors.exact import exact_neighbors
-from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
+from dask_nrbfn.numeric.confidence import (
+    LEAST_OF_CLASS,
+    RowPool,
+    choose_basis,
+    even_below,
+    soft_confidence,
+    with_draw,
+)
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
-from dask_nrbfn.params import GIVEN_PREFIX, FitParams
+from dask_nrbfn.params import GIVEN_PREFIX, N_DRAWN, FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.stages import bases
@@ -73,7 +80,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     run, params = with_neighbors(run), run.chosen_params
     codes, rows = run.read("confidence/codes"), bases.searched_rows(run)
     own = codes if rows is None else codes[rows]
-    width, threshold = NEIGHBORS.recorded(run).mean_distance, params.confidence_threshold
+    width, threshold = NEIGHBORS.recorded(run).mean_distance, params.threshold
     hashes_of_blocks: Iterable[NDArray[np.uint64]]
     if rows is None:
         blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
@@ -126,27 +133,41 @@ def _compute(job: StageJob) -> dict[str, Any]:
         # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, bases.MOST_FOUND), dataset.n_classes)
         most = run.decide("basis", {"cap": most})["cap"]
-    n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
+    n_basis, rarest = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
+    if rarest is not None:
+        logger.warning(
+            "basis: class %s has only %s, because few of its rows have a confidence below the "
+            "threshold %g. Leave the threshold out to draw rows of every class too.",
+            dataset.classes[rarest[0]],
+            plural(rarest[1], "basis row"),
+            params.threshold,
+        )
     if source_of(params.basis).by_confidence:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
-        if most == n_basis < n_below:
+        n_found = n_below + _n_drawn(params, with_neighbors(run).n_rows)
+        if most == n_basis < n_found:
             cap = most
             limit = "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
             logger.warning(
-                "basis: %d rows are below the threshold %g, but %s at most %d basis rows. Give a "
-                "basis size to choose another number.",
-                n_below,
-                params.confidence_threshold,
+                "basis: the threshold %g gives %d rows, but %s at most %d basis rows. Give a basis "
+                "size to choose another number.",
+                params.threshold,
+                n_found,
                 limit,
                 cap,
             )
     return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}
 
 
-def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
-    """Store the basis rows, at most `most` if the fit has no `basis_size`; return their number."""
-    params, source = run.chosen_params, source_of(run.chosen_params.basis)
+def _choose_basis(
+    run: Run, dataset: Dataset, most: int | None
+) -> tuple[int, tuple[int, int] | None]:
+    """Store the basis rows, at most `most` without a `basis_size`; return their number.
+
+    Also the code and the basis rows of a class that a given threshold leaves with too few rows.
+    """
+    params, source, rarest = run.chosen_params, source_of(run.chosen_params.basis), None
     size = bases.requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
@@ -154,6 +175,7 @@ def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
         assert source.choose_all is not None
         assert most is not None
         basis = source.choose_all(run, dataset, most)
+        rarest = _rarest(dataset, basis.rows) if params.confidence_threshold is not None else None
     bases.check_distinct(run, len(basis.rows))
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
@@ -161,7 +183,15 @@ def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
     if dataset.n_unlabelled:
         places = places_among(dataset.labelled_rows(), basis.rows)
         write_array(group, "labelled", places, "basis")
-    return len(basis.rows)
+    return len(basis.rows), rarest
+
+
+def _rarest(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, int] | None:
+    """Return the class with the fewest basis rows and their number; None if all have enough."""
+    counts = np.bincount(dataset.take_targets(rows), minlength=dataset.n_classes)
+    counts[counts >= np.minimum(LEAST_OF_CLASS, dataset.class_counts)] = LEAST_OF_CLASS
+    rarest = int(counts.argmin())
+    return None if counts[rarest] == LEAST_OF_CLASS else (rarest, int(counts[rarest]))
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -346,22 +376,15 @@ KMEANS = BasisSource(
     n_sampled=_n_sampled,
 )
 
-# If a rare class lies apart, a few of its rows have a low confidence, but no rows of the other
-# class. A basis without rows of the other class had a recall of 0.1 for 15 rare rows of 1,500, with
-# such rows 0.7 to 0.9, like logistic regression.
-_LEAST_FOUND, _RARER = 100, 10
 
-
-def _least_found(n_rows: int, class_counts: NDArray[np.int64]) -> int:
-    """Return the minimum number of basis rows of a fit without `basis_size`."""
-    present = class_counts[class_counts > 0]
-    is_rare = present.max(initial=0) >= _RARER * present.min(initial=n_rows)
-    return min(_LEAST_FOUND, n_rows // 10) if is_rare else 0
+def _n_drawn(params: FitParams, n_rows: int) -> int:
+    """Return the number of basis rows that a fit without threshold and size draws above it."""
+    return 0 if params.confidence_threshold is not None else min(N_DRAWN, n_rows // 4)
 
 
 def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
-    run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.confidence_threshold
+    run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.threshold
     codes = codes_of_places(run, slice(None))
     step = run.layout.chunk_rows * max(1, bases.SELECTION_ROWS // run.layout.chunk_rows)
     for start in range(0, run.n_rows, step):
@@ -374,8 +397,7 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
 
 
 def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
-    rule = "uniform" if run.chosen_params.basis_size is None else rule
+    """Return a basis of `size` rows."""
     pool = bases.pool_of(_rows_by_confidence(run, rule), size=size, n_classes=dataset.n_classes)
     places = choose_basis(pool, size=size, n_classes=dataset.n_classes).rows
     rows = name_rows(run, places)
@@ -383,16 +405,26 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
-    """Return the rows below the threshold, and the next rows if too few are below."""
+    """Return the rows below the threshold, and a draw of the others unless it is given."""
     params, n_classes = run.chosen_params, dataset.n_classes
+    n_drawn = min(_n_drawn(params, with_neighbors(run).n_rows), (most - n_classes) // 2)
     blocks = _rows_by_confidence(run, params.basis_rule)
-    pool = bases.pool_of(blocks, size=most, n_classes=n_classes)
-    threshold = params.confidence_threshold
-    basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
-    if len(basis) < (least := min(most, _least_found(dataset.n_rows, dataset.class_counts))):
-        basis = choose_basis(pool, size=max(least, n_classes), n_classes=n_classes)
+    pool = bases.pool_of(blocks, size=most - n_drawn, n_classes=n_classes)
+    threshold = params.threshold
+    basis = choose_basis(pool, size=most - n_drawn, n_classes=n_classes, threshold=threshold)
+    if n_drawn:
+        above = _rows_above(run, threshold)
+        others = bases.pool_of(above, size=n_drawn, n_classes=LEAST_OF_CLASS)
+        basis = with_draw(basis, others, size=n_drawn)
     rows = name_rows(run, basis.rows)
     return Chosen(dataset.take(rows), rows)
+
+
+def _rows_above(run: Run, threshold: float) -> Iterator[RowPool]:
+    """Yield the searched rows that are not below the threshold, in blocks, with equal priority."""
+    for rows in _rows_by_confidence(run, "least-confident"):
+        above = rows.take(np.flatnonzero(rows.priority >= threshold))
+        yield replace(above, priority=np.zeros(len(above)))
 
 
 def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> list[Chosen]:
@@ -403,7 +435,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
         scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))
-    k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.confidence_threshold
+    k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.threshold
     found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
     own = rows.codes[found.indices] == rows.codes[:, None]
     confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))
@@ -411,8 +443,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     if rows.params.basis_size is None:
         # At most the estimated number of basis rows of the whole dataset.
         below = np.count_nonzero(confidence < threshold) / len(confidence)
-        counts = np.bincount(rows.codes[rows.codes >= 0])
-        most = max(rows.n_classes, _least_found(rows.n_all, counts), round(below * rows.n_all))
+        most = max(rows.n_classes, round(below * rows.n_all) + _n_drawn(rows.params, rows.n_all))
         return [rows.best(even, min(size, most)) for size, _ in sizes]
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
 

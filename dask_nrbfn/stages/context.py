@@ -246,7 +246,7 @@ class Trials:
             self.tuning is not None
             and self.params.basis_size is None
             and self.tuning.n_held_out is None
-            and self.params.confidence_threshold == FitParams.confidence_threshold
+            and self.params.confidence_threshold is None
             and self.components == [None]
         )
 

@@ -32,7 +32,7 @@ from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
-SMOOTH = FitParams(alpha=1e-4, n_neighbors=10)
+SMOOTH = FitParams(alpha=1e-4, n_neighbors=10, confidence_threshold=0.9)
 
 
 def fit_in_memory(X, y, params=SMOOTH, **options):
@@ -94,7 +94,7 @@ def test_fit__float16_gives_the_bits_of_the_same_values():
 def test_fit__scaling_equals_scaling_beforehand(scale):
     X, y = spirals(200)
     X = X * [1, 10, 100, 0] + [0, 5, -3, 7]
-    params = FitParams(alpha=1e-4, n_neighbors=10, scale=scale)
+    params = dataclasses.replace(SMOOTH, scale=scale)
     inside = Model.load(fit_in_memory(X, y, params, chunk_rows=33).location)
     before = Model.load(fit_in_memory(inside.scaling.apply(X), y).location)
     np.testing.assert_allclose(inside.scores(X), before.scores(inside.scaling.apply(X)), rtol=1e-6)

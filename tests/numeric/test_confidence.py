@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from dask_nrbfn.numeric.confidence import (
     even_below,
     keep_best,
     soft_confidence,
+    with_draw,
 )
 from dask_nrbfn.numeric.hashing import hash_numbers
 from tests.numeric.chunkings import row_chunkings, split
@@ -164,3 +167,12 @@ def test_choose_candidates__every_class_where_there_is_little_room():
     rows = np.arange(200)
     pool = RowPool(np.zeros(200), hash_numbers(rows, seed=0), codes, rows)
     assert sorted(codes[choose_candidates(pool, size=5)]) == [0, 1, 2, 3, 4]
+
+
+def test_with_draw__no_point_enters_twice():
+    basis = candidates([0.1, 0.2], [5, 6], [0, 1])
+    others = candidates(np.zeros(6), [5, 9, 9, 7, 8, 1], [1, 0, 1, 0, 0, 0])
+    drawn = with_draw(basis, replace(others, rows=others.rows + 2), size=3)
+    assert drawn.tiebreak.tolist() == [5, 6, 9, 7, 1]
+    assert drawn.rows.tolist() == sorted(drawn.rows)
+    assert len(with_draw(basis, others, size=99)) == 6

@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 import dask_nrbfn.fit
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import N_DRAWN, FitParams, TuneParams
 from dask_nrbfn.stages import bases
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
@@ -50,16 +50,47 @@ def test_bases__without_a_size_a_quarter_of_the_rows(n_points, copies, n_basis):
     assert BASIS.recorded(run).n_basis == n_basis
 
 
-@pytest.mark.parametrize(("n_rare", "n_basis"), [(18, 20), (40, None)])
-def test_bases__of_a_rare_class_have_rows_of_the_others(n_rare, n_basis):
-    X = np.random.default_rng(0).normal(size=(200, 2))
-    y = (np.arange(200) < n_rare).astype(np.int64)
+def apart(n_rows, n_rare):
+    """Return rows of two classes that are far from each other."""
+    X = np.random.default_rng(0).normal(size=(n_rows, 2))
+    y = (np.arange(n_rows) < n_rare).astype(np.int64)
     X[y == 1] += 20.0
-    run = fit(X, y, params_of("sknn", None, n_neighbors=5))
-    # All rows are sure of their class, so Algorithm 1 has one row of each.
+    return X, y
+
+
+@pytest.mark.parametrize(("n_rare", "n_of_rare"), [(40, 10), (6, 6)])
+def test_sknn__without_a_threshold_rows_of_every_class_are_drawn(n_rare, n_of_rare):
+    X, y = apart(200, n_rare)
+    params = params_of("sknn", None, n_neighbors=5)
+    run = fit(X, y, params)
+    rows = run.read("basis/rows")
     assert np.all(run.read("confidence/values") == 1.0)
-    assert BASIS.recorded(run).n_basis == (n_basis or 2)
-    assert set(y[run.read("basis/rows")]) == {0, 1}
+    assert 200 // 4 <= len(rows) <= 200 // 4 + 2
+    assert np.count_nonzero(y[rows]) >= n_of_rare
+    other = fit(X, y, replace(params, n_parts=3), chunk_rows=7)
+    assert other.read("basis/rows").tolist() == rows.tolist()
+    assert fit(X, y, replace(params, random_state=1)).read("basis/rows").tolist() != rows.tolist()
+
+
+def test_sknn__rows_are_drawn_where_only_a_part_of_the_table_overlaps():
+    X, y = apart(2400, 1200)
+    X[:1200:3], y[:1200:3] = X[:1200:3], 0
+    run = fit(X, y, params_of("sknn", None))
+    confidence, rows = run.read("confidence/values"), run.read("basis/rows")
+    below = np.flatnonzero(confidence < 0.9)
+    assert 0 < len(below) < 1200
+    assert np.isin(below, rows).all()
+    assert len(rows) == len(below) + N_DRAWN
+    # Of the class that is sure everywhere, its share of the rows that are not below.
+    assert np.count_nonzero(rows >= 1200) > 0.4 * N_DRAWN
+
+
+def test_sknn__a_given_threshold_is_the_rule_of_the_paper_and_says_what_it_leaves_out(caplog):
+    X, y = apart(200, 40)
+    run = fit(X, y, params_of("sknn", None, n_neighbors=5, confidence_threshold=0.9))
+    assert sorted(y[run.read("basis/rows")]) == [0, 1]
+    expected = "class 0 has only 1 basis row, because few of its rows have a confidence below"
+    assert expected in warned(caplog)
 
 
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
@@ -208,20 +239,23 @@ def warned(caplog):
 @pytest.mark.parametrize("rule", ["least-confident", "uniform"])
 def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule):
     X, y = overlapping(400, 0.4)
+    params = params_of("sknn", None, basis_rule=rule, confidence_threshold=0.9)
     with monkeypatch.context() as patched:
         patched.setattr(dask_nrbfn.fit, "largest_basis", lambda context: 60)
-        run = fit(X, y, params_of("sknn", None, basis_rule=rule))
+        run = fit(X, y, params)
     n_below = np.count_nonzero(run.read("confidence/values") < 0.9)
     record = BASIS.recorded(run)
     assert (record.n_basis, record.n_below_threshold, record.cap) == (60, n_below, 60)
     expected = fit(X, y, params_of("sknn", 60, basis_rule=rule)).read("basis/rows")
     assert run.read("basis/rows").tolist() == expected.tolist()
-    expected = f"{n_below} rows are below the threshold 0.9, but the memory allows at most 60 basis"
+    expected = f"the threshold 0.9 gives {n_below} rows, but the memory allows at most 60 basis"
     assert expected in warned(caplog)
 
 
 def test_sknn__capped_without_a_size(caplog, monkeypatch):
     monkeypatch.setattr(bases, "MOST_FOUND", 40)
-    record = BASIS.recorded(fit(*overlapping(400, 0.4), params_of("sknn", None)))
+    run = fit(*overlapping(400, 0.4), params_of("sknn", None))
+    record, confidence = BASIS.recorded(run), run.read("confidence/values")
     assert (record.n_basis, record.cap) == (40, 40)
+    assert np.count_nonzero(confidence[run.read("basis/rows")] < 0.9) == 40 - (40 - 3) // 2
     assert "without a size a basis has at most 40 basis rows" in warned(caplog)

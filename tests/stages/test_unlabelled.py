@@ -90,7 +90,9 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
 
 def test_unlabelled__neighbours_are_searched_among_the_others():
     X, y, labelled = partly(160, 100)
-    run = fitted(write_table(MemoryStore(), X, y, unlabelled=NONE), n_neighbors=7)
+    run = fitted(
+        write_table(MemoryStore(), X, y, unlabelled=NONE), n_neighbors=7, confidence_threshold=0.9
+    )
     expected = reference_confidence(X[labelled], y[labelled], n_neighbors=7)
     confidence = run.of_labelled().read("confidence/values")
     np.testing.assert_allclose(confidence, expected, rtol=1e-9)

@@ -18,7 +18,7 @@ from typing import Any
 from dask_nrbfn import Run
 
 PLAIN = Path(__file__).with_name("plain.py")
-FIT_OPTIONS = {"n-neighbors": None, "confidence-threshold": None, "alpha": "1e-13"}
+FIT_OPTIONS = {"n-neighbors": None, "confidence-threshold": 0.9, "alpha": "1e-13"}
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
 
 NO_WEIGHTS = RowWeights(None)
+PAPER = FitParams(alpha=1e-13, confidence_threshold=0.9)
 
 
 def on_gpu(step: Callable[[], Any]) -> tuple[float, Any]:
@@ -117,7 +118,7 @@ def fit(X: np.ndarray, y: np.ndarray, X_new: np.ndarray, y_new: np.ndarray, fold
     for attempt in ("first", "second"):
         start = time.perf_counter()
         engine = InlineEngine(device="gpu")
-        run = fit_dataset(dataset, folder / attempt, FitParams(alpha=1e-13), engine)
+        run = fit_dataset(dataset, folder / attempt, PAPER, engine)
         whole = time.perf_counter() - start
     seconds = {name: stage["seconds"] for name, stage in run.stages.items()}
     model = Model.load(run.location)

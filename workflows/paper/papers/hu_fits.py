@@ -22,6 +22,7 @@ from papers.hu_printed import TABLE_2, TABLE_6
 RANDOM_STATE = 4
 
 FIXED_ALPHA = 1e-13
+THRESHOLD = 0.9
 # From the largest: of equal errors the first is chosen.
 ALPHAS = [1e-5, 1e-9, 1e-13]
 
@@ -51,7 +52,8 @@ class Outcome:
 
 def fit_network(split: Split, **parameters: Any) -> Outcome | None:
     """Return what a network with these parameters makes; None if the system is singular."""
-    network = NRBFNClassifier(random_state=RANDOM_STATE, **{"alpha": FIXED_ALPHA} | parameters)
+    of_paper = {"alpha": FIXED_ALPHA, "confidence_threshold": THRESHOLD}
+    network = NRBFNClassifier(random_state=RANDOM_STATE, **of_paper | parameters)
     try:
         return outcome_of(network.fit(split.X_train, split.y_train), split)
     except IllConditionedError:
@@ -144,7 +146,11 @@ class Fits:
 
     @cached_property
     def _model(self) -> NRBFNClassifier:
-        model = NRBFNClassifier(random_state=RANDOM_STATE, alpha=self._alphas["nRBFN"])
+        model = NRBFNClassifier(
+            random_state=RANDOM_STATE,
+            alpha=self._alphas["nRBFN"],
+            confidence_threshold=THRESHOLD,
+        )
         return model.fit(self.split.X_train, self.split.y_train)
 
     def _small_error(self, model: BaseEstimator) -> float | None:
