@@ -8,7 +8,7 @@ import errno
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,6 +50,31 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
             raise ParameterError(
                 f"{path} is inside the Zarr group {parent}.", "Give a path outside the group."
             )
+
+
+def check_not_input(out: object, inputs: Iterable[object]) -> None:
+    """Raise ParameterError if an output is, contains or is inside an input; links are followed."""
+    target = _resolved(out)
+    for place in inputs:
+        source = _resolved(place)
+        both_exist = os.path.exists(source) and os.path.exists(target)
+        if source == target or (both_exist and os.path.samefile(source, target)):
+            relation = "is"
+        elif target in source.parents:
+            relation = "contains"
+        elif source in target.parents:
+            relation = "is inside"
+        else:
+            continue
+        raise ParameterError(
+            f"the output {out} {relation} the input {place}.", "Give another path for the output."
+        )
+
+
+def _resolved(place: object) -> Path:
+    """Return a path with links followed; the names of a URL as a relative path."""
+    text = os.path.expanduser(str(place).removeprefix("file://"))
+    return Path(os.path.normpath(text) if "://" in text else os.path.realpath(text))
 
 
 @contextmanager

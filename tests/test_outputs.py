@@ -1,9 +1,11 @@
 """Files that are made for a person: what they may not replace, and who comes first."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from dask_nrbfn.errors import ExistsError, ParameterError, StorageError
-from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.outputs import check_not_input, check_output_file, new_file
 from tests.storage.written import file_size_limit, make_model
 
 
@@ -48,6 +50,35 @@ def test_check_output_file__here(tmp_path, monkeypatch):
         check_output_file(".", overwrite=True)
     assert check_output_file("page.html", overwrite=False) == tmp_path.resolve() / "page.html"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "place", "relation"),
+    [
+        ("a/rows.csv", "a/rows.csv", "is"),
+        ("a/../a/rows.csv", "file://{}/a/rows.csv", "is"),
+        ("hard.csv", "a/rows.csv", "is"),
+        ("link/rows.csv", "a/rows.csv", "is"),
+        ("new.zarr", "a/../new.zarr", "is"),
+        ("a", "link/rows.csv", "contains"),
+        ("link/new.zarr", "a", "is inside"),
+        ("s3://bucket//rows.zarr/", "s3://bucket/rows.zarr", "is"),
+        ("s3://bucket/rows.zarr", "s3://bucket/rows.zarr/X", "contains"),
+        ("a/rows.csv.csv", "a/rows.csv", None),
+        ("s3://bucket/rows", "s3://other/rows", None),
+        (f"{'x' * 300}", "a", None),
+    ],
+)
+def test_check_not_input__by_any_spelling_and_link(tmp_path, monkeypatch, out, place, relation):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "rows.csv").write_text("1")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "hard.csv").hardlink_to("a/rows.csv")
+    place = place.format(tmp_path)
+    refused = pytest.raises(ParameterError, match=f"^the output {out} {relation} the input {place}")
+    with refused if relation else nullcontext():
+        check_not_input(out, ["other", place])
 
 
 def write(path, text, *, overwrite=False):

@@ -77,9 +77,11 @@ def embed(
     """
     from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.commands.predict import check_output, predict_dataset
+    from dask_nrbfn.storage.dataset import check_apart
 
     opened, params = _begin(job, dataset, run, options)
     if output is not None:
+        check_apart(output, opened, run)
         check_output(output, "predictions", overwrite=overwrite)
     with job.engine() as engine:
         finished = fit_dataset(opened, run, params, engine, embeds=True, **options)
@@ -118,11 +120,13 @@ def report(
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.report.page import write_report
+    from dask_nrbfn.storage.dataset import check_apart
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
     out = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
+    check_apart(out, run, evaluate)
     check_output_file(out, overwrite=overwrite)
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:

@@ -68,10 +68,12 @@ def _predict(
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.predict import check_predictions, predict_dataset
     from dask_nrbfn.sources.source import named_columns
+    from dask_nrbfn.storage.dataset import check_apart
 
     run, rows, out = places
     names = named_columns(keep)
     results = take(options, _RESULTS)
+    check_apart(out, run, rows, options.get("sql"))
     check_predictions(model, out, **results, overwrite=overwrite, keep=names)
     reading = {**options, "keep": names, "spoiled": results["skip_bad"]}
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
@@ -118,10 +120,12 @@ def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) 
     from dask_nrbfn.commands.files import check_not_given
     from dask_nrbfn.commands.maps import predict_scene, scene_at
     from dask_nrbfn.commands.predict import check_output
+    from dask_nrbfn.storage.dataset import check_apart
 
     run, scene, out = places
     results = {"variable": None, **take(options, (*_SCENE, "probabilities", "scores"))}
     check_not_given(f"{scene} is a scene", **options)
+    check_apart(out, run, scene)
     check_output(out, "map", overwrite=overwrite)
     job.n_rows = scene_at(scene, results["variable"], results.get("feature_dim")).n_pixels
     with job.engine() as engine:

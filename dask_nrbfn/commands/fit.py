@@ -32,7 +32,7 @@ from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import Location, locked_group, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, hidden_sibling, locate
 from dask_nrbfn.storage.run import REFRESH, Run, finish_refresh, member_of
@@ -101,6 +101,7 @@ def fit_dataset(
       of Lee & Izbicki, eq. 4, a diffusion map at time 0. Only a "sknn" basis uses labels; "auto" is
       "random". `predict_dataset` writes the coordinates.
     """
+    check_apart(location, dataset, validation)
     FitLimits(min_recall=min_recall, time_limit=time_limit)
     if time_limit is not None and tuning is None:
         raise ParameterError("`time_limit` limits a tuning.", "Give `tuning`, or no `time_limit`.")
@@ -160,6 +161,7 @@ def refresh_run(
     The new run is built there too, and an interrupted refresh resumes it.
     """
     building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
+    check_apart(location, *datasets)
     finish_refresh(location)
     _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:

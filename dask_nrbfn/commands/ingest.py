@@ -32,7 +32,7 @@ from dask_nrbfn.storage.chunks import (
     finish_dataset,
     write_chunk,
 )
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import Location, attributes_of, open_group, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, file_of
 
@@ -154,6 +154,7 @@ def ingest_file(
     options = dict(locals())
     del options["location"]
     stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
+    check_apart(location, source, sql, None if isinstance(schema, Schema) else schema)
     if isinstance(source, RemoteLocation):
         options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):

@@ -18,7 +18,7 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.arrays import columns_by_name
 from dask_nrbfn.sources.scene import BOX_PIXELS, Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
-from dask_nrbfn.storage.dataset import check_columns, read_ahead
+from dask_nrbfn.storage.dataset import check_apart, check_columns, read_ahead
 from dask_nrbfn.storage.group import Location, mark_complete, replacing_group
 from dask_nrbfn.storage.location import file_of
 from dask_nrbfn.storage.model import Model, PinnedModel
@@ -74,6 +74,7 @@ def predict_scene(
     ExistsError, ParameterError, StorageError
         If `out` cannot be written; if the model has no probabilities or scores.
     """
+    check_apart(out, model, scene)
     check_output(out, "map", overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
     opened = pinned.open()

@@ -26,6 +26,7 @@ from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.sources.files import optional_package
+from dask_nrbfn.storage.dataset import check_apart
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 
@@ -185,8 +186,11 @@ def export_onnx(
     DataError
         If the model has cells, or is too large for the format.
     """
+    if not isinstance(model, Model):
+        check_apart(path, model)
+        model = Model.load(model)
     check_output_file(path, overwrite=overwrite)
-    proto = onnx_model(model if isinstance(model, Model) else Model.load(model), dtype=dtype)
+    proto = onnx_model(model, dtype=dtype)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
     return {

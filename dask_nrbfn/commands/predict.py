@@ -29,7 +29,7 @@ from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.sources.zarr_arrays import opened_zarr, zarr_format
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import (
     Location,
     check_target,
@@ -113,6 +113,7 @@ def predict_dataset(
     pinned = PinnedModel.at(model, clip=clip)
     opened, keep = pinned.open(), () if kept is None else kept.schema.names
     asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
+    check_apart(out, model, dataset)
     names = check_predictions(opened, out, overwrite=overwrite, keep=keep, **asked)
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):

@@ -53,7 +53,7 @@ from dask_nrbfn.stages.moments import (
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
@@ -152,6 +152,7 @@ def update_run(
         raise ParameterError(
             "`forget` and `max_new_error` are both given.", "Leave out `max_new_error`."
         )
+    check_apart(location, dataset)
     action = FORGET if forget else ADD
     reasons: list[str] = []
     new_error = None
@@ -200,6 +201,7 @@ def merge_runs(
     RunMismatchError, AlreadyAddedError
         If the runs are not copies of one fit, or both hold the same rows.
     """
+    check_apart(location, other)
     with _next_version(location, MERGE, engine, judge) as draft:
         run, added = draft.run, Run.open(other)
         if added.run_id != run.run_id:

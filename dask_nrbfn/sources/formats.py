@@ -7,11 +7,13 @@ is read, so that a command starts without its libraries.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from glob import glob
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
+from dask_nrbfn.errors import DataError, MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.sources.files import File, data_files
 from dask_nrbfn.sources.source import Reading, Source, check_one_kind, shown_names
 from dask_nrbfn.sources.zarr_arrays import zarr_format
@@ -54,6 +56,8 @@ SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.su
 # Files that are not text.
 _NOT_READ = (".xls", ".xlsx", ".ods", ".nc", ".nc4", ".grib", ".grib2", ".grb", ".tif", ".tiff")
 _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
+# A text in quotes, or a word without quotes.
+_WORD = re.compile(r"""(['"])(.*?)\1|([^\s'"(),;]+)""", re.DOTALL)
 
 
 def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Source:
@@ -111,6 +115,26 @@ def holds_rows(source: Any) -> bool:
     # Some servers do not list directories, which look like files.
     is_file = not place.is_remote or [*files] != [place] or place.suffix in SUFFIXES
     return name != "" and is_file
+
+
+def places_read(source: Any) -> list[str]:
+    """Return the files and stores that `open_source` reads; of a query, the files that it names."""
+    if is_query(source):
+        names = set()
+        for _, quoted, bare in _WORD.findall(source):
+            path = os.path.expanduser(quoted.removeprefix("file://"))
+            names |= {bare, *glob(path, recursive=True, include_hidden=True)}
+        return sorted(filter(os.path.isfile, names))
+    source = str(source.store_path) if hasattr(source, "store_path") else source
+    if not isinstance(source, str | os.PathLike):
+        return []
+    place = _place(source)
+    files: Sequence[File] = ()
+    if not place.is_remote:
+        # The reader of the rows names the problem.
+        with suppress(NRBFNError):
+            files = _recognized(place)[1]
+    return [str(file) for file in files or [place]]
 
 
 def _place(source: str | os.PathLike[str]) -> File:

@@ -64,6 +64,7 @@ class StoredRows:
     n_values, most_values: number of values in CSR, of all rows and of the largest chunk. None: rows
         are not in CSR.
     read: takes the first row and the row after the last. None: a plan has no rows.
+    place: the array in another store that has the rows.
     """
 
     shape: tuple[int, int]
@@ -72,6 +73,7 @@ class StoredRows:
     n_values: int | None = None
     most_values: int | None = None
     read: Callable[[int, int], Rows] | None = field(default=None, repr=False)
+    place: str | None = None
 
     @property
     def chunks(self) -> tuple[int, int]:
@@ -146,6 +148,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     sizes: Any = {size: found.get(size) for size in ("chunk_rows", "n_values", "most_values")}
     shape = sizes["shape"] = tuple(found["shape"])
     if "place" in found:
+        sizes["place"] = f"{found['place']}/{found['path']}".rstrip("/")
         array = _array_at(found["place"], found["path"])
         dtype, read = np.dtype(found["dtype"]), partial(_read_referenced, array, found)
     else:

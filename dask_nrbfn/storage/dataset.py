@@ -12,12 +12,15 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from zarr.abc.store import Store
 
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, gathered
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.outputs import check_not_input
+from dask_nrbfn.sources.formats import places_read
 from dask_nrbfn.sources.source import recut
 from dask_nrbfn.storage.array import (
     INDEX_BYTES,
@@ -30,9 +33,26 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.chunks import Mark, are_labelled, default_chunk_rows, row_bytes
 from dask_nrbfn.storage.group import attributes_of, metadata_named, open_group
-from dask_nrbfn.storage.location import Location, normalize
+from dask_nrbfn.storage.location import Location, RemoteLocation, file_of, local_path, normalize
 
 Block = TypeVar("Block")
+
+
+def check_apart(out: Location, *inputs: Any) -> None:
+    """Raise ParameterError if an output is, contains or is inside one of several inputs.
+
+    inputs: datasets, locations, and sources of rows; in-memory inputs and None are ignored.
+    """
+    places: list[str] = []
+    for each in inputs:
+        place: Any = each
+        if isinstance(each, Dataset):
+            place, referenced = each.location, chunked(each.X).place
+            places += [] if referenced is None else [referenced]
+        if isinstance(place, RemoteLocation):
+            place = file_of(place)
+        places += places_read(local_path(place) if isinstance(place, Store) else place)
+    check_not_input(out, places)
 
 
 class LabelledBlock(NamedTuple):
