@@ -87,10 +87,10 @@ class Scorer:
 
     def blocks(
         self, dataset: Dataset, start: int, stop: int
-    ) -> Iterator[tuple[Floats, NDArray[Any] | None]]:
-        """Yield scores float64 (b, q) and targets of rows that have the model's features."""
-        for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
-            yield self.scores_of(X), targets
+    ) -> Iterator[tuple[Floats, NDArray[Any] | None, Floats | None]]:
+        """Yield scores float64 (b, q), targets and weights of rows with the model's features."""
+        for X, targets, weights in dataset.blocks(start, stop, self.block_rows):
+            yield self.scores_of(X), targets, weights
 
     def table(
         self,

@@ -146,6 +146,8 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
 
     Rows with labels that the model does not know are errors: n_unknown_labels counts these rows,
     and they are the last line of the confusion. log_loss, reliability and roc_auc leave them out.
+
+    If the rows have weights, all figures except numbers of rows are weighted.
     """
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset

@@ -28,28 +28,30 @@ _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of a model on labelled rows.
+    """The figures of a model on labelled rows; weighted if the rows have weights.
 
     Attributes
     ----------
     n_rows, n_errors, error_rate : int, int, float
-        Number of rows, and number and share of rows with a wrong predicted label. Rows with a label
-        that the model does not know are errors.
+        Number of rows, number of rows with a wrong predicted label, and their share, or share of
+        the weight. Rows with a label that the model does not know are errors.
     classes : tuple of int or str
         Classes of the model.
-    confusion : tuple of tuples of int
-        Number of rows by class (first index) and predicted label. If there are labels that the
-        model does not know, one more line at the end counts all rows with these labels.
+    confusion : tuple of tuples of int or float
+        Number, or weight, of rows by class (first index) and predicted label. If there are labels
+        that the model does not know, one more line at the end is of all rows with these labels.
     log_loss, expected_calibration_error : float
         Of the rows whose label the model knows.
     reliability : list of dict
-        Bins with equal numbers of the same rows: ``n_rows``, ``mean_probability`` and
+        Bins with equal numbers, or weights, of the same rows: ``n_rows``, ``mean_probability`` and
         ``observed_share``, of the second of two classes, or of the predicted label among more.
     n_unknown_labels, n_unlabelled : int
         Number of rows whose label the model does not know, and of further rows without a label.
     roc_auc, roc_auc_bound : float or None
         For two classes that both have rows: the area under the ROC curve of the score difference,
         and a bound of its error, which is 0 for up to 16,384 different scores.
+    total_weight : float or None
+        Sum of the weights of the rows; None if the rows have no weights.
     per_class : list of dict
         Class, precision, recall, f1 and support.
     """
@@ -57,7 +59,7 @@ class Evaluation:
     n_rows: int
     n_errors: int
     classes: tuple[Any, ...]
-    confusion: tuple[tuple[int, ...], ...]
+    confusion: tuple[tuple[float, ...], ...]
     log_loss: float
     expected_calibration_error: float
     reliability: list[ReliabilityBin] = field(repr=False)
@@ -65,11 +67,15 @@ class Evaluation:
     n_unlabelled: int = 0
     roc_auc: float | None = None
     roc_auc_bound: float | None = None
+    total_weight: float | None = None
 
     @property
     def error_rate(self) -> float:
-        """Share of rows whose predicted label is wrong."""
-        return self.n_errors / self.n_rows
+        """Share of rows, or of their weight, whose predicted label is wrong."""
+        if self.total_weight is None:
+            return self.n_errors / self.n_rows
+        confusion = np.asarray(self.confusion)
+        return float((confusion.sum() - np.trace(confusion)) / confusion.sum())
 
     @property
     def per_class(self) -> list[dict[str, Any]]:
@@ -84,7 +90,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class NumberEvaluation:
-    """The figures of a model on rows with numeric targets.
+    """The figures of a model on rows with numeric targets; weighted if the rows have weights.
 
     Attributes
     ----------
@@ -98,6 +104,8 @@ class NumberEvaluation:
         1 if it is predicted exactly, else 0.
     sample : ndarray (2, m, q)
         True and predicted numbers of at most 2,000 equally spaced rows.
+    total_weight : float or None
+        Sum of the weights of the rows; None if the rows have no weights.
     """
 
     n_rows: int
@@ -108,6 +116,7 @@ class NumberEvaluation:
     mae: list[float]
     sample: Floats = field(repr=False, compare=False)
     n_unlabelled: int = 0
+    total_weight: float | None = None
 
     @property
     def error_rate(self) -> float:
@@ -147,13 +156,15 @@ def evaluate_dataset(
     given, n_rows = (pinned, dataset), dataset.n_rows
     if opened.target_names is not None:
         residuals = run_spans(engine, _residuals, given, n_rows, label="evaluate")
-        sums, samples = zip(*residuals, strict=True)
+        parts, samples = zip(*residuals, strict=True)
+        sums = reduce(add, parts)
         return NumberEvaluation(
             n_rows,
             opened.target_names,
-            **reduce(add, sums).figures(0),
+            **sums.figures(0),
             n_unlabelled=n_unlabelled,
             sample=np.concatenate(samples, axis=1),
+            total_weight=None if dataset.sample_weights is None else sums.weight,
         )
     # A dataset may declare classes that no row has.
     known, present = opened.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
@@ -164,17 +175,18 @@ def evaluate_dataset(
             "Ingest the labels with the type of the training labels: all integers, or all text.",
         )
     counts = run_spans(engine, _count, given, n_rows, label="evaluate")
-    confusions, log_losses, reliabilities, rankings = zip(*counts, strict=True)
+    confusions, n_wrong, log_losses, reliabilities, rankings = zip(*counts, strict=True)
     confusion = np.sum(confusions, axis=0)
-    n_unknown = int(confusion[-1].sum())
+    n_errors, n_unknown = np.sum(n_wrong, axis=0).tolist()
     return Evaluation(
         n_rows=n_rows,
-        n_errors=n_rows - int(np.trace(confusion)),
+        n_errors=n_errors,
         classes=tuple(known),
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
-        log_loss=math.fsum(log_losses) / (n_rows - n_unknown),
+        log_loss=math.fsum(log_losses) / float(confusion[:-1].sum()),
         n_unknown_labels=n_unknown,
         n_unlabelled=n_unlabelled,
+        total_weight=None if dataset.sample_weights is None else float(confusion.sum()),
         **reduce(add, reliabilities).figures(),
         **reduce(add, rankings).figures(),
     )
@@ -188,10 +200,10 @@ def _residuals(
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
     step, sampled, row = -(-dataset.n_rows // SAMPLED_ROWS), [], start
-    for scores, targets in Scorer(model).blocks(dataset, start, stop):
+    for scores, targets, weights in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
         scores = model.clipped(scores)
-        sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
+        sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin, weights)
         drawn = slice(-row % step, None, step)
         sampled.append(np.stack([targets[drawn], scores[drawn]]))
         row += len(targets)
@@ -200,25 +212,33 @@ def _residuals(
 
 def _count(
     model: Model, dataset: Dataset, start: int, stop: int
-) -> tuple[NDArray[np.int64], float, RankedProbabilities, RankedScores]:
-    """Return the confusion (K + 1, K), the sum of log losses, the reliability and the ranking."""
+) -> tuple[NDArray[Any], NDArray[np.int64], float, RankedProbabilities, RankedScores]:
+    """Return the confusion (K + 1, K), the numbers of wrong and of unknown labels, and the others.
+
+    The others are the sum of log losses, the reliability and the ranking.
+    """
     # The last line of the confusion counts the rows whose label the model does not know.
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
-    confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
-    reliability, ranking = RankedProbabilities.zeros(), RankedScores.zeros()
-    for scores, block_codes in Scorer(model).blocks(dataset, start, stop):
+    dtype = np.int64 if dataset.sample_weights is None else np.float64
+    confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=dtype), 0.0
+    n_wrong, reliability = np.zeros(2, dtype=np.int64), RankedProbabilities.zeros()
+    ranking = RankedScores.zeros()
+    for scores, block_codes, weights in Scorer(model).blocks(dataset, start, stop):
         assert block_codes is not None
-        codes = code_in_model[block_codes]
-        np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)
+        codes, labels = code_in_model[block_codes], scores.argmax(axis=1)
+        np.add.at(confusion, (codes, labels), 1 if weights is None else weights)
         known = codes < n_classes
+        n_wrong += [np.count_nonzero(codes != labels), np.count_nonzero(~known)]
         scores, codes = scores[known], codes[known]
+        weights = None if weights is None else weights[known]
         probabilities = model.probabilities(scores)
-        reliability += RankedProbabilities.from_block(probabilities, codes)
+        reliability += RankedProbabilities.from_block(probabilities, codes, weights)
         given = probabilities[np.arange(len(codes)), codes]
         # Clipped scores can give a probability of 0, whose loss would be infinite.
-        log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())
+        losses = -np.log(np.maximum(given, _LEAST_PROBABILITY))
+        log_loss += float(losses.sum() if weights is None else weights @ losses)
         if n_classes == 2:
-            ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes)
-    return confusion, log_loss, reliability.binned(), ranking.binned()
+            ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes, weights)
+    return confusion, n_wrong, log_loss, reliability.binned(), ranking.binned()

@@ -280,7 +280,7 @@ def _write_rows(
 ) -> int:
     """Write the named results of some rows; return the number of rows with gaps."""
     scorer, n_skipped = Scorer(model), 0
-    scored = (Block(scores, None) for scores, _ in scorer.blocks(dataset, start, stop))
+    scored = (Block(scores, None) for scores, *_ in scorer.blocks(dataset, start, stop))
     for scores, *_ in recut(scored, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
         results = {name: scorer.result(name, scores) for name in names}

@@ -352,7 +352,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         model = self._model
         if isinstance(X, Dataset):
             X = X.encoded_like(model)
-            return np.concatenate([scores for scores, _ in scorer.blocks(X, 0, X.n_rows)])
+            return np.concatenate([scores for scores, *_ in scorer.blocks(X, 0, X.n_rows)])
         as_stored = not isinstance(X, zarr.Array)
         if as_stored:
             X = checked_rows(self, X, model.schema)

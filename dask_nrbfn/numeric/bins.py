@@ -20,11 +20,11 @@ _ALL_BUT_SIGN = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Bins(RowSum):
-    """Counts of rows by a number.
+    """Counts, or weights, of rows by a number.
 
     keys (m,): keys of bins, in the order of the numbers; after `binned` without repeats. Numbers in
         a bin differ in at most the last `shift` bits.
-    counts (m, c): number of rows of each of c kinds in each bin.
+    counts (m, c): number or weight of the rows of each of c kinds in each bin.
     shift: after `binned`, the smallest shift with at most 16,384 bins.
 
     The bins do not depend on the division of the rows into blocks: part of the rows never needs a
@@ -32,7 +32,7 @@ class Bins(RowSum):
     """
 
     keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    counts: NDArray[Any]
     shift: int
 
     @classmethod
@@ -41,7 +41,7 @@ class Bins(RowSum):
         return cls(np.zeros(0, dtype=np.int64), np.zeros((0, n_sorts), dtype=np.int64), 0)
 
     @classmethod
-    def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
+    def of_values(cls, values: Floats, counts: NDArray[Any]) -> Self:
         """Return the sum of some rows: finite values (b,) and counts (b, c)."""
         # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
@@ -100,15 +100,19 @@ class RankedScores(Bins):
         return cls.of_sorts(2)
 
     @classmethod
-    def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
+    def from_block(
+        cls, scores: Floats, codes: NDArray[np.integer], weights: Floats | None = None
+    ) -> Self:
         """Return the counts of a block: finite scores (b,) of the second class, and codes (b,)."""
-        return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
+        counts: NDArray[Any] = np.eye(2, dtype=np.int64)[codes]
+        return cls.of_values(scores, counts if weights is None else counts * weights[:, None])
 
     def figures(self) -> dict[str, Any]:
         """Return the area under the ROC curve and a bound of its error; None for a single class.
 
         The area is the share of pairs, one row of each class, in which the row of the second class
-        has the larger score; equal scores count half (Hanley & McNeil 1982). With ``a_b`` and
+        has the larger score; equal scores count half (Hanley & McNeil 1982). The weight of a pair
+        is the product of both weights. With ``a_b`` and
         ``c_b`` rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)``
         over ``sum_b a_b sum_b c_b``. Each of the ``a_b c_b`` pairs of a bin with several scores may
         count from 0 to 1, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. The error

@@ -67,7 +67,7 @@ def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
 
 
 class RankedProbabilities(Bins):
-    """Counts of rows by a probability: all rows, and those whose event occurred."""
+    """Counts, or weights, of rows by a probability: all rows, and those whose event occurred."""
 
     @classmethod
     def zeros(cls) -> Self:
@@ -75,19 +75,20 @@ class RankedProbabilities(Bins):
         return cls.of_sorts(2)
 
     @classmethod
-    def from_block(cls, probabilities: Floats, codes: NDArray[np.integer]) -> Self:
+    def from_block(
+        cls, probabilities: Floats, codes: NDArray[np.integer], weights: Floats | None = None
+    ) -> Self:
         """Return the counts of one block of probabilities (b, K)."""
         values, occurred = judged_probability(probabilities, codes)
-        counts = np.column_stack([np.ones(len(values), dtype=np.int64), occurred])
-        return cls.of_values(values, counts.astype(np.int64))
+        rows = np.ones(len(values), dtype=np.int64) if weights is None else weights
+        return cls.of_values(values, np.column_stack([rows, rows * occurred]))
 
     def figures(self) -> dict[str, Any]:
         """Return the expected calibration error and the reliability bins."""
         bins = self.binned()
         rows, occurred = bins.counts.T.astype(np.float64)
         found = reliability_bins(bins.middles(), rows, occurred)
-        counted = [{**each, "n_rows": round(each["n_rows"])} for each in found]
-        return {
-            "expected_calibration_error": expected_calibration_error(found),
-            "reliability": counted,
-        }
+        error = expected_calibration_error(found)
+        if bins.counts.dtype.kind == "i":
+            found = [{**each, "n_rows": round(each["n_rows"])} for each in found]
+        return {"expected_calibration_error": error, "reliability": found}

@@ -309,7 +309,8 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
                 f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
                 f'{tunes}`class_weight`="balanced" raises their recall, and often the total error.',
             )
-        if small := _below("support", finished.labels, supports, _FEW_ROWS):
+        is_weighted = record.get("total_weight") is not None
+        if not is_weighted and (small := _below("support", finished.labels, supports, _FEW_ROWS)):
             yield Concern(
                 f"Classes with fewer than {_FEW_ROWS} {rows.lower()}: {small}.",
                 "The error rates of these classes are uncertain. Add rows of these classes.",

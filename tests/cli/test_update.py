@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.cli.program import refuse, succeed
@@ -43,6 +44,22 @@ def test_update_and_forget():
     shown = succeed("inspect", "run")
     assert "version 1          add 120 rows of b, error of new rows 0." in shown
     assert "version 2          forget 120 rows of b, at 20" in shown
+
+
+@pytest.mark.usefixtures("place")
+def test_update__limits_are_of_weighted_errors():
+    X, y = spirals(360, seed=1)
+    y[:36] = (y[:36] + 1) % 3
+    write_table("heavy", X, y, weights=np.where(np.arange(360) < 36, 50, 1))
+    write_table("plain", X, y)
+    heavy, plain = (figures("evaluate", "run", name) for name in ("heavy", "plain"))
+    assert heavy["error_rate"] > 0.6
+    assert plain["error_rate"] < 0.3
+    assert heavy["n_errors"] == plain["n_errors"]
+    refuse("update", "run", "heavy", "--max-new-error", 0.5, "--workers", 0)
+    judged = ("--evaluate", "heavy", "--max-error-rate", 0.5, "--workers", 0)
+    refuse("update", "run", "b", *judged)
+    assert figures("update", "run", "plain", "--max-new-error", 0.5)["version"] == 1
 
 
 @pytest.mark.usefixtures("place")

@@ -167,7 +167,7 @@ def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_
         with pytest.raises(StorageError, match=f"{name} cannot be written"):
             predict_dataset(place / "run", dataset, tmp_path / name, engine)
     for name in ("out.csv", "out.parquet", "out", "model/out.csv"):
-        with pytest.raises(ParameterError, match=f"run/{name} is inside the Zarr group"):
+        with pytest.raises(ParameterError, match=f"run/{name} is inside the input"):
             predict_dataset(place / "run", dataset, place / "run" / name, engine, overwrite=True)
     for out in (tmp_path / "out.csv.gz", "memory://out.npz"):
         with pytest.raises(ParameterError, match=r"ends in \..* \.csv or \.parquet or \.zarr"):
@@ -206,6 +206,37 @@ def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, calibration
     error = expected_calibration_error(expected)
     assert evaluation.expected_calibration_error == pytest.approx(error)
     assert evaluation.figures()["reliability"] == evaluation.reliability
+
+
+def figures_of(location, X, y=None, **columns):
+    dataset = write_table(MemoryStore(), X, y, chunk_rows=70, **columns)
+    return evaluate_dataset(location, dataset, InlineEngine(n_workers=2)).figures()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_evaluate__a_row_of_weight_3_counts_as_three_rows(new_rows, n_classes):
+    X, y = new_rows
+    own = y < n_classes
+    params = FitParams(alpha=1e-2, basis="random", basis_size=8)
+    rows = write_table(MemoryStore(), X[own], NAMES[y[own]])
+    run = fit_dataset(rows, MemoryStore(), params, InlineEngine()).location
+    weights = np.random.default_rng(0).integers(1, 6, len(y)).astype(float)
+    # Two classes leave the third as an unknown label.
+    found = figures_of(run, X, NAMES[y], weights=weights)
+    repeated = np.repeat(np.arange(len(y)), weights.astype(int))
+    expected = figures_of(run, X[repeated], NAMES[y[repeated]])
+    wrong = Model.load(run).scores(X).argmax(axis=1) != y
+    assert found["error_rate"] == pytest.approx(np.average(wrong, weights=weights), rel=1e-12)
+    assert (found["n_rows"], found["n_errors"]) == (250, wrong.sum())
+    assert found["total_weight"] == weights.sum()
+    assert found["n_unknown_labels"] == np.sum(y >= n_classes)
+    counts = ("n_rows", "n_errors", "n_unknown_labels", "total_weight")
+    for name in expected.keys() - {*counts, "per_class", "reliability", "classes"}:
+        of_both = (np.array(each[name], dtype=float) for each in (found, expected))
+        np.testing.assert_allclose(*of_both, rtol=1e-9, err_msg=name)
+    for name in ("per_class", "reliability"):
+        frames = (pd.DataFrame(each[name]) for each in (found, expected))
+        pd.testing.assert_frame_equal(*frames, check_dtype=False, rtol=1e-9)
 
 
 def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):
@@ -290,6 +321,17 @@ def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows,
         if n_rows > 1:
             r2 = r2_score(Y, predicted, multioutput="raw_values")
             np.testing.assert_allclose(figures["r2"], r2, rtol=1e-9)
+
+
+def test_evaluate__errors_of_numbers_are_weighted(of_numbers):
+    X, Y = surfaces(300, seed=1)
+    weights = np.random.default_rng(0).integers(1, 6, 300)
+    found = figures_of(of_numbers, X, target=Y, weights=weights)
+    repeated = np.repeat(np.arange(300), weights)
+    expected = figures_of(of_numbers, X[repeated], target=Y[repeated])
+    assert (found["n_rows"], found["total_weight"]) == (300, weights.sum())
+    for name in ("relative_error", "r2", "rmse", "mae"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-9)
 
 
 def test_evaluate__labels_and_numbers_are_not_mixed_up(place, of_numbers, new_rows):
