@@ -51,10 +51,13 @@ _OWN = "nrbfn/"
 
 
 class Graph:
-    """A graph that operators are added to; its numbers are float64 or float32."""
+    """A graph that operators are added to; its numbers are float64 or float32.
+
+    dtype, outer: of constants, which `widen` changes, and of inputs and outputs.
+    """
 
     def __init__(self, dtype: np.dtype) -> None:
-        self.dtype, self._onnx = dtype, optional_package("onnx", "onnx")
+        self.dtype, self.outer, self._onnx = dtype, dtype, optional_package("onnx", "onnx")
         self.proto = self._onnx.GraphProto(name="dask_nrbfn")
 
     def _described(self, name: str, dtype: DTypeLike, *width: int) -> Any:
@@ -64,13 +67,22 @@ class Graph:
 
     def input(self, name: str, width: int) -> Any:
         """Return an input (rows, width)."""
-        self.proto.input.append(self._described(name, self.dtype, width))
+        self.proto.input.append(self._described(name, self.outer, width))
         return Tensor(self, name)
 
     def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
-        """Add an output (rows,) or (rows, width), by default of the dtype of the graph."""
-        self.node("Identity", of, output=name)
-        self.proto.output.append(self._described(name, dtype or self.dtype, *width))
+        """Add an output (rows,) or (rows, width), by default of the type of the input."""
+        self.node("Identity", of if dtype else self.cast(of, self.outer), output=name)
+        self.proto.output.append(self._described(name, dtype or self.outer, *width))
+
+    def cast(self, of: "Tensor", dtype: DTypeLike) -> Any:
+        """Return a tensor as another type."""
+        return self.node("Cast", of, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def widen(self, of: "Tensor") -> Any:
+        """Return a tensor as float64, in which the rest of the graph computes."""
+        self.dtype = np.dtype(np.float64)
+        return self.cast(of, self.dtype)
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
         """Return a constant; values beyond the range of its type become infinite."""
@@ -174,8 +186,8 @@ def export_onnx(
         A model, or the location of a model or a finished run.
     path : path
     dtype : {"float64", "float32"}
-        Dtype of the inputs, the computation and the outputs. With plain features, float32 turns
-        activations below 1e-38 into 0. Labels of rows that far from the basis can differ.
+        Dtype of the inputs, the computation and the outputs. Plain activations and their weighted
+        sums are float64 in both, so that they become 0 as far from the basis as in `Model.scores`.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
 
@@ -206,9 +218,8 @@ def export_onnx(
 def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
-    The numbers are those of `Model.scores` up to rounding, as long as the square of a row's
-    distance in widths does not overflow. Rows are centred at the mean of the basis: `rounding` in
-    the card is the error of rows that are far from it.
+    The numbers are those of `Model.scores` up to `rounding` in the card, see `_rounding`, as long
+    as the square of a row's distance in widths does not overflow.
     """
     if dtype not in DTYPES:
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
@@ -220,6 +231,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         )
     graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
     n_bytes = r * (p + 1 + model.n_targets) * graph.dtype.itemsize
+    n_bytes += 0 if model.params.normalized else r * model.n_targets * (8 - graph.dtype.itemsize)
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
             f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
@@ -232,9 +244,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     centre = basis.mean(axis=0)
     rows = _scaled_rows(model, graph.input("X", model.n_features)) - centre
     centred = (basis - centre) / model.width
-    # The error of an exponent, for the basis row that is farthest from the mean.
-    powers = np.abs(centred) if model.l1 else np.square(centred)
-    rounding = float(np.finfo(dtype).eps * powers.sum(axis=1).max())
+    rounding = _rounding(model, centred, centre / model.width, float(np.finfo(dtype).eps))
     activations = _l1_activations if model.l1 else _activations
     scores: Any = activations(model, centred, rows / model.width) @ model.weights.T
     scores = model.clipped(scores if model.intercept is None else scores + model.intercept)
@@ -247,7 +257,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         codes = graph.node("Squeeze", places, graph.constant([1], np.int64))
         labels = graph.node("Gather", graph.constant(model.classes, kind), codes)
         graph.output("label", labels, dtype=kind)
-        graph.output("scores", scores, model.n_targets)
+        graph.output("scores", _rounded_scores(scores, places, model.n_targets), model.n_targets)
         graph.output("probabilities", _probabilities(model, scores, places), model.n_targets)
     return graph.model(_card(model, rounding))
 
@@ -278,7 +288,7 @@ def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
     logarithms = -graph.node("Concat", *sums, axis=1)
     if model.params.normalized:
         return graph.node("Softmax", logarithms, axis=1)
-    return np.exp(logarithms)
+    return np.exp(graph.widen(logarithms))
 
 
 def _activations(model: Model, basis: Floats, rows: Any) -> Any:
@@ -301,7 +311,7 @@ def _activations(model: Model, basis: Floats, rows: Any) -> Any:
     if model.params.normalized:
         logarithms = kernel.shifted_logarithms(lambda: products, gaps)
         return graph.node("Softmax", logarithms, axis=1)
-    return np.exp(kernel.logarithms_in_place(exponents()))
+    return np.exp(graph.widen(kernel.logarithms_in_place(exponents())))
 
 
 def _probabilities(model: Model, scores: Any, places: Any) -> Any:
@@ -313,12 +323,55 @@ def _probabilities(model: Model, scores: Any, places: Any) -> Any:
         shares = loss.probability(scores)
         totals = shares.sum(axis=1, keepdims=True)
         shares = np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, shares / totals)
-    chosen = np.equal(places, graph.constant(np.arange(model.n_targets), np.int64))
-    largest = shares.max(axis=1, keepdims=True)
+    raised = _raised(shares, places, shares.max(axis=1, keepdims=True), model.n_targets)
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
+def _rounded_scores(scores: Any, places: Any, n_values: int) -> Any:
+    """Return scores with the digits of an output, the largest of each row still at `places`."""
+    graph = scores.graph
+    if graph.dtype == graph.outer:
+        return scores
+    rounded = graph.cast(graph.cast(scores, graph.outer), graph.dtype)
+    size = np.absolute(rounded.max(axis=1, keepdims=True))
+    return _raised(rounded, places, np.maximum(size, np.finfo(graph.outer).tiny), n_values)
+
+
+def _raised(values: Any, places: Any, size: Any, n_values: int) -> Any:
+    """Return values (rows, K) with the largest one of each row at `places`, see `keep_largest`."""
+    chosen = np.equal(places, values.graph.constant(np.arange(n_values), np.int64))
     # Runtimes would drop a product with a number that is so close to 1.
-    raised = np.where(chosen, largest + TIE_STEP * largest, shares)
-    raised = raised / raised.sum(axis=1, keepdims=True)
-    return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
+    raised = np.where(chosen, values.max(axis=1, keepdims=True) + TIE_STEP * size, values)
+    return np.where(np.equal(values.argmax(axis=1, keepdims=True), places), values, raised)
+
+
+def _rounding(model: Model, basis: Floats, centre: Floats, eps: float) -> float:
+    """Return a bound of the difference from `Model.scores`; basis and centre are in widths.
+
+    It is the error of an activation times the sum of absolute weights, for rows that are at most a
+    width farther from the centre than every basis row. Plain activations of other rows have smaller
+    errors; the error of normalized ones grows in proportion to the distance.
+    """
+    kernel, (r, p) = kernel_named(model.params.kernel), basis.shape
+    order, shift = 1 if model.l1 else 2, model.scaling.apply(np.zeros((1, p)))[0]
+    # Rounded numbers move a row. Sums of p terms have p rounding errors of both signs.
+    reach = float(np.linalg.norm(basis, order, axis=1).max()) + 1.0
+    offset = np.abs(shift) / model.width + 4.0 * np.abs(centre)
+    moved = eps * (float(np.linalg.norm(offset, order)) + 3.0 * reach)
+    # Of t^2 / 2, as a difference of squares; sums of absolute differences are relative to t.
+    error = eps * (2.0 + p**0.5 / 2.0) * (1.0 if model.l1 else (2.0 * reach) ** 2 / 2.0)
+    if kernel.rate is None:
+        moved *= reach if model.params.normalized else 1.0
+    elif kernel.log_factor is not None and kernel.slope is not None:
+        error, moved = 2.0 * error * abs(float(kernel.slope(np.zeros(1))[0])), kernel.rate * moved
+    elif not model.l1:
+        # At distance 0, where the kernel is not smooth in t^2.
+        error = (2.0 * error) ** 0.5
+    # A share f of all activations changes by at most f (1 - f) times the largest difference.
+    of_activation = (error + moved) * (0.5 if model.params.normalized else 1.0)
+    of_activation += eps * (4.0 + r**0.5)
+    intercept = 0.0 if model.intercept is None else np.abs(model.intercept).max()
+    return float(of_activation * np.abs(model.weights).sum(axis=1).max() + eps * intercept)
 
 
 def _card(model: Model, rounding: float) -> dict[str, Any]:
