@@ -612,7 +612,7 @@ def _without(moments: Moments, new: Moments) -> Moments:
 
 
 def _without_rows() -> DataError:
-    return DataError("the run would be left without rows.", "Begin a new run, or forget fewer.")
+    return DataError("no rows would be left.", "Forget fewer rows, or fit again.")
 
 
 def _read_moments(run: Run, place: str, cell: int | None) -> Moments:

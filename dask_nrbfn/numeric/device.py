@@ -361,7 +361,7 @@ def on_gpu(task: Callable[..., Result], *arguments: Any) -> Result:
     except gpu.errors as error:
         raise MemoryBudgetError(
             f"the GPU has {gpu.total_bytes / 2**30:.1f} GiB, which is too little ({error}).",
-            "Lower `basis_size` in a new run, or start this run again without `device`: it goes on "
+            "Lower `basis_size` in a new fit, or repeat this fit without `device`: a run goes on "
             "where it stopped.",
         ) from None
     finally:

@@ -227,10 +227,10 @@ def check_distinct(run: Run, n_distinct: int) -> None:
     if size is None or n_distinct >= size:
         return
     if has_candidates(run):
-        whose, more = "the candidates have", ", or give `candidates`=all in a new run"
+        whose, more = "the candidates have", ", or `candidates`=all"
     raise ParameterError(
         f"`basis_size` is {size}, but {whose} only {n_distinct} distinct rows.",
-        f"Give another run and a `basis_size` of at most {n_distinct}{more}.",
+        f"Give a `basis_size` of at most {n_distinct}{more}, in a new fit.",
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import Advice, ParameterError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
@@ -509,6 +509,12 @@ class FitContext:
             tuning = _of_alpha(params, dataset.of_labelled().n_rows)
         if params.alpha == FitParams.alpha and (tuning is None or tuning.n_held_out is None):
             params = replace(params, alpha=PAPER_ALPHA)
+            if params.loss != FitParams.loss and tuning is None and not embeds:
+                uncalibrated = "alpha is 1e-13 and probabilities are not calibrated. A tuning with "
+                uncalibrated += (
+                    f"`losses`={params.loss} chooses alpha and calibrates probabilities."
+                )
+                logger.warning("fit: %s", Advice(uncalibrated))
         layout, labelled_layout = (
             PartLayout.of(
                 n_rows, params.n_parts, n_workers=engine.n_workers, gpu=engine.device == "gpu"

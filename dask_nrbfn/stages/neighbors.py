@@ -61,7 +61,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
         except FloatingPointError:
             raise RecallError(
                 "X has values that are too large for the single precision of the search.",
-                "Give `scale`=standard, in a new run.",
+                "Give `scale`=standard, in a new fit.",
             ) from None
         # Values that become 0 in single precision are not stored.
         return canonical(rows) if is_sparse(rows) else rows
@@ -196,7 +196,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
         raise RecallError(
             f"the rows spread over {spread:.3g}, but neighbours are {mean_distance:.3g} apart: the "
             "approximate search uses single precision and cannot distinguish the neighbours.",
-            "Give `neighbors`=exact or `scale`=standard, in a new run.",
+            "Give `neighbors`=exact or `scale`=standard, in a new fit.",
         )
 
 
@@ -301,7 +301,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
     params = run.chosen_params
     held = bases.searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
     held += _held(dataset, params, search.method, search.threads)
-    engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new run")
+    engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new fit")
     units = [(partition,) for partition in range(len(sizes))]
     task, own = _search_partition, sizes.tolist()
     map_parts(run, dataset, engine, stage="candidates", task=task, units=units, sizes=own)
@@ -324,7 +324,7 @@ def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
         raise RecallError(
             f"{len(rows)} rows have fewer than `n_neighbors`={job.run.params.n_neighbors} other "
             "rows in their partitions.",
-            "Lower `n_partitions` or raise `overlap`, in a new run.",
+            "Lower `n_partitions` or raise `overlap`, in a new fit.",
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
     distance_sum = search_rows_exactly(job, "repair", rows)
@@ -591,7 +591,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     raise RecallError(
         f"the search found {audit.recall:.4f} +- {audit.recall_standard_error:.4f} of the "
         f"true neighbours, but `min_recall` is {min_recall:g}.",
-        f"{remedy}, in a new run; or continue this run with a lower `min_recall`.",
+        f"{remedy}, in a new fit; or repeat this fit with a lower `min_recall`.",
     )
 
 

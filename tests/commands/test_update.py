@@ -359,7 +359,7 @@ def test_update_run__cannot_forget_what_was_never_there(run, rows):
     for never in (of_a_class, rows_of_one_place, other_labels, of_another_time):
         with pytest.raises(DataError, match="cannot all be in the run"):
             update(run, never, forget=True)
-    with pytest.raises(DataError, match="would be left without rows"):
+    with pytest.raises(DataError, match="no rows would be left"):
         update(run, rows[0], forget=True)
     assert describe(run.location)["version"] == 0
 

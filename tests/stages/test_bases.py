@@ -98,7 +98,9 @@ def test_bases__more_than_the_distinct_rows(basis):
     X, y = spirals(30)
     X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
     with pytest.raises(
-        ParameterError, match=r"basis_size is 31, but X has only 30 distinct rows\."
+        ParameterError,
+        match=r"basis_size is 31, but X has only 30 distinct rows\. "
+        r"Give a basis_size of at most 30, in a new fit\.$",
     ):
         fit(X, y, params_of(basis, 31))
     assert BASIS.recorded(fit(X, y, params_of(basis, 30))).n_basis == 30

@@ -91,6 +91,19 @@ def test_fit__is_the_optimum(loss):
 
 
 @pytest.mark.slow
+def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrated(caplog):
+    params = replace(PARAMS, loss="hinge")
+    fit(*table(), params)
+    assert "calibrated" not in caplog.text
+    run = fit(*table(), replace(params, alpha="auto"))
+    assert run.chosen_params.alpha == 1e-13
+    (warning,) = [each for each in caplog.messages if "calibrated" in each]
+    assert warning == (
+        "fit: alpha is 1e-13 and probabilities are not calibrated. A tuning with losses=hinge "
+        "chooses alpha and calibrates probabilities."
+    )
+
+
 def test_fit__stops_and_says_why(monkeypatch, caplog):
     (X, y), loss = table(), "hinge"
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):

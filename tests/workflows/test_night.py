@@ -10,7 +10,7 @@ from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
 from tests.engine.processes import PATIENCE_S
 from tests.tables import spirals
-from tests.workflows.nights import NAMES, SETTINGS, Place
+from tests.workflows.nights import NAMES, SETTINGS, Place, write_csv
 from tests.workflows.script import ENVIRONMENT, ROOT
 
 
@@ -78,10 +78,22 @@ def unknown_label(place):
     place.bring("labels.csv", X, np.where(y == 2, 7, y))
 
 
+def broken_link(place):
+    (place.incoming / "broken.csv").symlink_to("gone.csv")
+
+
+def broken_link_in_a_directory(place):
+    (place.incoming / "days").mkdir()
+    write_csv(place.incoming / "days" / "1.csv", *spirals(50, seed=18))
+    (place.incoming / "days" / "2.csv").symlink_to("2.csv")
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         {
+            broken_link: "broken.csv is a link to nothing",
+            broken_link_in_a_directory: "days/2.csv is a link to nothing",
             not_a_number: "nan.csv has no value in some rows",
             other_format: "notes.txt has no column",
         },

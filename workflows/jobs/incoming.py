@@ -37,7 +37,7 @@ class IncomingFile:
         """
         digest = hashlib.blake2b(digest_size=4)
         for path in [self.path, *sorted(self.path.rglob("*"))]:
-            status = path.stat()
+            status = path.stat() if path.exists() else path.lstat()
             digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode())
         return f"{self.stem}-{digest.hexdigest()}"
 

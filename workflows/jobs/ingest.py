@@ -28,6 +28,9 @@ def ingest(settings: Settings) -> None:
 
 def ingest_incoming(settings: Settings, file: IncomingFile) -> None:
     """Write the dataset of a file that waits."""
+    for path in (file.path, *file.path.rglob("*")):
+        if not path.exists():
+            raise DataError(f"{path} is a link to nothing.", "Correct the link, or remove it.")
     source = {**settings.night.incoming, "source": str(file.path)}
     ingest_source(settings, source, file.dataset)
 
