@@ -313,8 +313,8 @@ class FitParams(Params):
         "|".join(LOSSES),
         "Loss of a score; all except squared are of the margin m of one class against the others: "
         "squared-hinge max(0, 1 - m)^2, logistic log(1 + e^-m), hinge max(0, 1 - m), smoothed. "
-        "They take up to 10 more passes over the rows, in a tuning up to 20. Only a tuning calibrates "
-        "their probabilities and chooses their alpha.",
+        "They take up to 10 more passes over the rows, in a tuning up to 20. Only a tuning chooses "
+        "their alpha and calibrates their probabilities.",
     )
     prune: int | None = count(
         None,

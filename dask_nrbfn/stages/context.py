@@ -509,12 +509,6 @@ class FitContext:
             tuning = _of_alpha(params, dataset.of_labelled().n_rows)
         if params.alpha == FitParams.alpha and (tuning is None or tuning.n_held_out is None):
             params = replace(params, alpha=PAPER_ALPHA)
-            if params.loss != FitParams.loss and tuning is None and not embeds:
-                uncalibrated = "alpha is 1e-13 and probabilities are not calibrated. A tuning with "
-                uncalibrated += (
-                    f"`losses`={params.loss} chooses alpha and calibrates probabilities."
-                )
-                logger.warning("fit: %s", Advice(uncalibrated))
         layout, labelled_layout = (
             PartLayout.of(
                 n_rows, params.n_parts, n_workers=engine.n_workers, gpu=engine.device == "gpu"
@@ -602,6 +596,10 @@ def _default_cells(
 def _of_alpha(params: FitParams, n_rows: int) -> TuneParams | None:
     """Return the tuning that chooses only alpha; None if the fit cannot choose an alpha."""
     refined = Trials.of(params, None).refined_losses
+    if refined:
+        uncalibrated = "fit: alpha is 1e-13 and probabilities are not calibrated. "
+        tuned = f"With `losses`={params.loss}, a tuning chooses alpha and calibrates them."
+        logger.warning("%s", Advice(uncalibrated + tuned))
     if refined or params.asks_for_cells or params.prune is not None or n_rows < 2 * _FOLDS:
         return None
     folds = max(_FOLDS, n_rows // _JUDGED_ROWS)

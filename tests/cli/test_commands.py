@@ -94,10 +94,7 @@ def test_cli__nothing_is_overwritten_without_the_option(tmp_path, csv, dataset):
 
 def test_cli__places(tmp_path, csv, dataset):
     assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
-    assert (
-        "is a dask_nrbfn.dataset, not a dask_nrbfn.run"
-        in refuse("fit", dataset, dataset, "--workers", 0)[0]
-    )
+    assert "is the input" in refuse("fit", dataset, dataset, "--workers", 0)[0]
     (tmp_path / "empty").mkdir()
     succeed("fit", dataset, tmp_path / "empty", "--workers", 0)
     succeed("ingest", csv, f"file://{tmp_path}/by url", "--label", "kind")

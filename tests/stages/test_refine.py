@@ -99,8 +99,8 @@ def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrate
     assert run.chosen_params.alpha == 1e-13
     (warning,) = [each for each in caplog.messages if "calibrated" in each]
     assert warning == (
-        "fit: alpha is 1e-13 and probabilities are not calibrated. A tuning with losses=hinge "
-        "chooses alpha and calibrates probabilities."
+        "fit: alpha is 1e-13 and probabilities are not calibrated. With losses=hinge, a tuning "
+        "chooses alpha and calibrates them."
     )
 
 
