@@ -90,7 +90,6 @@ def test_fit__is_the_optimum(loss):
     np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=atol)
 
 
-@pytest.mark.slow
 def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrated(caplog):
     params = replace(PARAMS, loss="hinge")
     fit(*table(), params)
@@ -104,6 +103,7 @@ def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrate
     )
 
 
+@pytest.mark.slow
 def test_fit__stops_and_says_why(monkeypatch, caplog):
     (X, y), loss = table(), "hinge"
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
