@@ -15,6 +15,7 @@ from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of
 from dask_nrbfn.sources.source import Block, Reading, Source, check_found, check_size, named_columns
+from dask_nrbfn.sources.zarr_arrays import opened_zarr
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -206,9 +207,6 @@ def open_scene(place: File) -> "xr.Dataset":
     """
     # Some servers do not list directories.
     is_zarr = place.name.endswith(".zarr") if place.is_remote else place.is_directory()
-    how: dict[str, Any] = {}
-    if is_zarr:
-        how = {"engine": "zarr", "storage_options": dict(place.storage_options) or None}
     target = place.open() if place.is_remote and not is_zarr else place.path
     remedy = (
         "Give a file whose dimensions have names. dask-nrbfn[xarray] installs xarray and h5netcdf "
@@ -219,4 +217,26 @@ def open_scene(place: File) -> "xr.Dataset":
         warnings.simplefilter("ignore")
         import xarray as xr
 
-        return xr.open_dataset(target, **how, cache=False, decode_coords="all")
+        if not is_zarr:
+            return xr.open_dataset(target, cache=False, decode_coords="all")
+        options = dict(place.storage_options) or None
+        raw = xr.open_dataset(
+            target, engine="zarr", storage_options=options, cache=False, decode_cf=False
+        )
+        return xr.decode_cf(_without_default_fills(raw, place), decode_coords="all")
+
+
+def _without_default_fills(raw: "xr.Dataset", place: File) -> "xr.Dataset":
+    """Return a Zarr scene in which 0 is a value unless its attribute `_FillValue` is 0.
+
+    Zarr v2 fills arrays with 0 by default, which xarray reads as `_FillValue`. Other fill values
+    were chosen: xarray writes its own as the fill value of Zarr v2.
+    """
+    defaults = [
+        name for name, each in raw.variables.items() if not each.attrs.get("_FillValue", True)
+    ]
+    stored = opened_zarr(place) if defaults else None
+    for name in defaults:
+        if "_FillValue" not in stored[str(name)].attrs:
+            del raw.variables[name].attrs["_FillValue"]
+    return raw

@@ -68,6 +68,27 @@ def test_rows__left_out_pixels_are_counted(tmp_path, caplog):
                 read(place, **where)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_scene__convention_of_a_reader_makes_no_stored_value_missing(tmp_path, zarr_format):
+    root = zarr.create_group(tmp_path / "scene", zarr_format=zarr_format)
+    cover = np.arange(36).reshape(6, 6) % 3
+    bands = cover[..., None] * np.ones(2, "i2")
+    arrays = {"cover": cover, "wet": cover > 0, "marked": cover, "bands": bands, "band": [0, 7]}
+    for name, values in arrays.items():
+        dims = {"band": ["band"], "bands": ["y", "x", "band"]}.get(name, ["y", "x"])
+        # The default fill value of Zarr is 0, which xarray reads as a missing value of Zarr v2.
+        named = {"dimension_names": dims} if zarr_format == 3 else {}
+        root.create_array(name, data=np.asarray(values), **named).attrs["_ARRAY_DIMENSIONS"] = dims
+    root["marked"].attrs["_FillValue"] = 0
+    where = {"variable": "bands", "feature_dim": "band"}
+    for label, counts in (("cover", [12, 12, 12]), ("wet", [12, 24]), ("marked", [0, 12, 12])):
+        source, X, y, _ = read(tmp_path / "scene", **where, label=label)
+        assert np.bincount(y).tolist() == counts
+        assert source.boolean_labels == (label == "wet")
+    assert source.feature_names == ("0", "7")
+    assert X.dtype == np.int64
+
+
 def test_features__dates_of_any_calendar(tmp_path):
     hours = np.array(["2016-01-11T00", "2016-01-11T06"], "M8[ns]")
     noleap = xr.date_range("2016-02-28", periods=2, calendar="noleap", use_cftime=True)
