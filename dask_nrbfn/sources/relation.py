@@ -45,7 +45,7 @@ _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
-_KINDS |= {"UUID": "category", "TIME": "category", '"NULL"': "category", "DATE": "date"}
+_KINDS |= dict.fromkeys(["UUID", "TIME", "TIME_NS", '"NULL"'], "category") | {"DATE": "date"}
 _NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
 _ARRAY_TYPE = re.compile(r".*\[(\d+)\]")
 

@@ -60,7 +60,9 @@ def value_of(table: Table, name: str, kind: Kind) -> str:
     """Return the SQL of DOUBLE values: NULL or NaN if missing, infinite for unreadable cells."""
     own, given = table.column(name), kind_of(table.types[name])
     if given == "date" == kind:
-        return f"(epoch_us({own}) / 86400e6)"
+        # DuckDB has no such function of nanoseconds with a time zone, the dates of pandas.
+        instant = f"{own}::TIMESTAMPTZ" if table.types[name] == "TIMESTAMPTZ_NS" else own
+        return f"(epoch_us({instant}) / 86400e6)"
     if given in ("number", "boolean") and kind != "date":
         return f"{own}::DOUBLE"
     is_text = kind_of(table.found.get(name, "VARCHAR")) == "category"

@@ -1,5 +1,6 @@
 """Types and missing values mean the same, whatever rows and labels come from."""
 
+import datetime
 from functools import partial
 
 import dask.array as da
@@ -199,6 +200,41 @@ def test_frame__codes_of_a_type_of_categories_are_categories(frame_of, caplog):
     rows = stored_rows(pd.DataFrame({"a": [30, 10]}), of_arrays.schema)
     assert rows.tolist() == [[2.0], [0.0]]
     assert "is read as text" not in caplog.text
+
+
+TIMES = pd.DataFrame({"t": pd.date_range("2020-01-01", periods=N, freq="61h", tz="Europe/Berlin")})
+ZONED = {
+    "pandas": lambda frame, place: frame,
+    "polars": lambda frame, place: pl.from_pandas(frame),
+    "arrow": lambda frame, place: pa.Table.from_pandas(frame),
+    "dask": lambda frame, place: dd.from_pandas(frame, npartitions=2),
+    "parquet": lambda frame, place: frame.to_parquet(place / "t.parquet"),
+    "arrow file": lambda frame, place: frame.to_feather(place / "t.arrow"),
+    "sql": lambda frame, place: frame.to_parquet(place / "t.parquet"),
+}
+
+
+@pytest.mark.parametrize("origin", ZONED)
+def test_frame__nanoseconds_with_a_time_zone_are_dates_from_every_origin(tmp_path, origin):
+    frame = ZONED[origin](TIMES, tmp_path)
+    if frame is None:
+        (file,) = tmp_path.iterdir()
+        dataset = ingest_file(f"FROM '{file}'" if origin == "sql" else file, MemoryStore())
+    else:
+        dataset = ingest_arrays(frame, None, MemoryStore())
+    days = TIMES["t"].dt.tz_convert("UTC").dt.tz_localize(None).astype("M8[us]")
+    assert dataset.schema.columns[0].kind == "date"
+    np.testing.assert_array_equal(dataset.X[:, 0], days.astype(np.int64) / 86400e6)
+    if frame is not None:
+        network = NRBFNClassifier(n_neighbors=2).fit(pd.DataFrame({"t": days}), np.arange(N) % 2)
+        expected = network.predict(pd.DataFrame({"t": days}))
+        assert np.asarray(network.predict(frame)).tolist() == expected.tolist()
+
+
+def test_frame__times_of_day_in_nanoseconds_are_categories_as_in_microseconds():
+    times = pl.DataFrame({"t": [datetime.time(8, 30), datetime.time(9)] * 3})
+    dataset = ingest_arrays(times, None, MemoryStore())
+    assert dataset.schema.columns[0].categories == ("08:30:00", "09:00:00")
 
 
 def test_frame__categories_that_dask_does_not_know():
