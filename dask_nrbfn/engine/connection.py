@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
-from distributed import CancelledError, Client, LocalCluster
+from distributed import CancelledError, Client, LocalCluster, rejoin, secede
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
@@ -44,7 +45,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     ----------
     options : EngineOptions, optional
     client : distributed.Client, optional
-        Used as it is and left open.
+        Used as it is and left open. A dask task that calls this frees its thread for the block.
 
     Yields
     ------
@@ -84,7 +85,23 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
         if options.device == "gpu":
             client.run(_check_gpu)
             engine.device = options.device
+        stack.enter_context(_thread_given_up())
         yield engine
+
+
+@contextmanager
+def _thread_given_up() -> Iterator[None]:
+    """Let the tasks of the block use the thread of this dask task, which would only wait."""
+    try:
+        secede()
+    except (ValueError, AttributeError, KeyError):
+        # This is no task, or it has no thread of the worker's pool.
+        yield
+        return
+    try:
+        yield
+    finally:
+        rejoin()
 
 
 def _check_gpu() -> None:
@@ -113,6 +130,13 @@ def local_cluster(
     """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)
+    if multiprocessing.current_process().daemon:
+        raise ClusterError(
+            "this process may not start workers: it is daemonic, as the workers of dask and of "
+            "multiprocessing.Pool are.",
+            "Pass `workers`=0 to compute in this process, or in a dask task the client of its "
+            "scheduler: connect(client=distributed.get_client()).",
+        )
     if is_importing_script():
         # The traceback of an error would hide this sentence.
         raise SystemExit(f"A worker imports the script, which starts workers again. {_GUARD}")

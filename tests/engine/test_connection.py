@@ -15,7 +15,7 @@ from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.threads import worker_environment
 from dask_nrbfn.errors import ClusterError, ParameterError
 from tests.engine import work
-from tests.engine.processes import free_port
+from tests.engine.processes import PATIENCE_S, free_port
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,18 @@ def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, c
         assert other.status == "closed"
         assert f"up to 2 tasks at a time on {address}, BLAS threads of each: 1" in caplog.messages
     assert two_workers.run(work.square, [(6,)], label="squares") == [36]
+
+
+def test_connect__tasks_that_hold_all_threads_do_not_wait_for_each_other(two_workers, tmp_path):
+    held = [two_workers.client.submit(work.squares_of_tasks, tmp_path, number) for number in (1, 3)]
+    assert [each.result(timeout=PATIENCE_S) for each in held] == [[1, 4], [9, 36]]
+    assert two_workers.run(work.square, [(6,)], label="squares") == [36]
+
+
+def test_connect__daemonic_process_is_told_that_it_may_not_start_workers(two_workers):
+    message = r"may not start workers: it is daemonic.* Pass workers=0 to compute in this process"
+    with pytest.raises(ClusterError, match=message):
+        two_workers.run(work.start_workers, [()], label="start")
 
 
 def settings_of_this_process():

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from distributed import get_client
 from threadpoolctl import threadpool_info
 
+from dask_nrbfn.engine import EngineOptions, connect
 from dask_nrbfn.engine.threads import worker_environment
 from tests.engine.processes import PATIENCE_S, wait_until
 
@@ -35,6 +37,18 @@ def meet(directory, number, n_tasks):
     Path(directory, str(number)).touch()
     wait_until(lambda: len(list(Path(directory).iterdir())) == n_tasks)
     return os.getpid()
+
+
+def squares_of_tasks(directory, number):
+    """Return squares that other tasks compute, once as many tasks as threads want some."""
+    meet(directory, number, 2)
+    with connect(client=get_client()) as engine:
+        return engine.run(square, [(number,), (2 * number,)], label="squares")
+
+
+def start_workers():
+    with connect(EngineOptions(workers=1)):
+        pass
 
 
 def raise_error(error_type, problem, remedy):
