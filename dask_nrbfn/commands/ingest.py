@@ -18,6 +18,7 @@ from dask_nrbfn.sources.dtypes import STRING, checked_mark, feature_dtype, label
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
+    label_column,
     labels_of,
     plain_dtype,
     plain_rows,
@@ -440,6 +441,7 @@ def stored_labels(y: Any, unlabelled: Mark | None = None) -> tuple[Any, bool]:
         return own.stored(unlabelled), own.values.dtype.kind == "b"
     import dask.array as da
 
+    y = label_column(y)
     # Dask warns when it turns extension types of pandas into object arrays.
     labels = _counted(y if isinstance(y.dtype, np.dtype) else y.astype(object))
     # pandas stores text as Python objects; each block is checked when it is computed.

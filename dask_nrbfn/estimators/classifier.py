@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.inputs import TrainingRows, computed, is_chunked, training_rows
 from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
-from dask_nrbfn.sources.frames import labels_of, plain_dtype
+from dask_nrbfn.sources.frames import label_column, labels_of, plain_dtype
+from dask_nrbfn.sources.source import shown_names
 from dask_nrbfn.stages.columns import check_classes, check_targets
 from dask_nrbfn.storage.chunks import are_labelled
 from dask_nrbfn.storage.dataset import Dataset
@@ -191,7 +192,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         rows, labels = training_rows(self, X, y, schema, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
-            by_class = compute_sample_weight(self.class_weight, labels)
+            by_class = _class_weights(self.class_weight, labels)
         return TrainingRows.of(rows, labels, sample_weight, by_class)
 
     def _are_labelled(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
@@ -212,12 +213,26 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
         # Booleans and whole floats are stored as int64; restore their type.
-        dtype = plain_dtype((y if is_chunked(y) else np.asarray(y)).dtype)
+        dtype = plain_dtype((label_column(y) if is_chunked(y) else np.asarray(y)).dtype)
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 
     def _take_model(self, model: Model) -> None:
         super()._take_model(model)
         self.classes_ = model.classes
+
+
+def _class_weights(given: Mapping[Any, float], labels: NDArray[Any]) -> Floats:
+    """Return the weight of the class of each label, 1 for classes that `given` lacks, (n,)."""
+    present, places = np.unique(labels, return_inverse=True)
+    classes = present.tolist()
+    unknown = [label for label in given if label not in classes]
+    if unknown and not {*classes} <= {*given}:
+        raise ParameterError(
+            f"`class_weight` has {unknown[0]!r}, but the labels of y are {shown_names(classes)}.",
+            "Give weights by labels of the type that y has.",
+        )
+    weights: Floats = np.array([given.get(label, 1.0) for label in classes], dtype=np.float64)
+    return weights[places]
 
 
 @documented

@@ -1,5 +1,6 @@
 """The rows and targets that estimators accept: checked as scikit-learn does, and as datasets."""
 
+import datetime
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,14 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
-from dask_nrbfn.sources.frames import column_names, labels_of, plain_rows
+from dask_nrbfn.sources.frames import (
+    column_names,
+    in_seconds,
+    label_column,
+    labels_of,
+    plain_dtype,
+    plain_rows,
+)
 from dask_nrbfn.sources.tables import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset, check_names
@@ -52,6 +60,7 @@ class TrainingRows(NamedTuple):
         """Return the rows whose sample weight times class weight is not 0."""
         weights = class_weights
         if sample_weight is not None:
+            _check_no_times(sample_weight, "sample_weight")
             given = _check_sample_weight(
                 unmasked(sample_weight), rows, dtype=np.float64, ensure_non_negative=True
             )
@@ -127,6 +136,8 @@ def chunked_dataset(
                 "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
+    if not numbers:
+        _check_no_bytes(y)
     weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
     return ingest_arrays(
@@ -140,6 +151,31 @@ def chunked_dataset(
         unlabelled=unlabelled,
         overwrite=True,
     )
+
+
+def _check_no_bytes(y: Any) -> None:
+    """Raise DataError for labels of bytes: predictions, which are text, would equal none of them.
+
+    The types of objects in dask collections are not known here.
+    """
+    is_lazy = is_dask(y)
+    labels = label_column(y) if is_lazy else np.asarray(y)
+    are_bytes = plain_dtype(labels.dtype).kind == "S"
+    if labels.dtype == object and not is_lazy:
+        are_bytes = any(isinstance(label, bytes) for label in labels.flat)
+    if are_bytes:
+        text = "y.map_blocks(numpy.char.decode)" if is_lazy else "[label.decode() for label in y]"
+        raise DataError("y has labels of bytes.", f"Make them text, such as {text}.")
+
+
+def _check_no_times(values: Any, name: str) -> None:
+    """Raise DataError for dates and durations, which numpy would count in any unit."""
+    plain = np.asarray(unmasked(values))
+    are_times = plain.dtype.kind in "mM"
+    if plain.dtype.kind == "O":
+        are_times = any(isinstance(x, datetime.date | datetime.timedelta) for x in plain.flat)
+    if are_times:
+        raise DataError(f"{name} has dates or durations.", in_seconds(values, name))
 
 
 def _to_dask(values: Any) -> Any:
@@ -157,6 +193,7 @@ def training_rows(
     if y is None:
         return _checked(estimator, X, y, schema, reset=reset)
     unlabelled = estimator.unlabelled
+    _check_no_bytes(y)
     given = labels_of(y, unlabelled)
     rows, labels = _checked(estimator, X, given.values, schema, reset=reset)
     check_classification_targets(labels)
@@ -173,6 +210,7 @@ def training_numbers(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool
 ) -> tuple[Rows, Floats]:
     """Return rows as `checked_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
+    _check_no_times(y, "y")
     none, unlabelled = False, estimator.unlabelled
     if unlabelled is not None:
         y = np.asarray(unmasked(y), dtype=np.float64)

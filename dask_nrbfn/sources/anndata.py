@@ -17,6 +17,12 @@ from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
 
 logger = logging.getLogger(__name__)
 
+_REPEATED = "Call `adata.var_names_make_unique()`, or name another matrix with `x`."
+_ABSENT = (
+    "Name another matrix with `x`, such as raw/X, which may have more; or fit again with features "
+    "that all stores have: `adata[:, names].write_h5ad(path)`."
+)
+
 
 class _Columns:
     """Some columns of a stored matrix (n, g), read by rows as an array or in canonical CSR."""
@@ -45,7 +51,7 @@ def open_rows(reading: Reading) -> ZarrRows:
         x, features = _matrix(root, names["x"], place)
         wanted = None if reading.schema is None else tuple(c.name for c in reading.schema.columns)
         if wanted and features and wanted != features:
-            remedy = "Call `adata.var_names_make_unique()`, or name another matrix with `x`."
+            remedy = _REPEATED if {*wanted} <= {*features} else _ABSENT
             places = columns_by_name(wanted, features, f"{names['x']} of {place}", remedy)
             x, features = _Columns(x, places), wanted
         elif hasattr(x, "group"):

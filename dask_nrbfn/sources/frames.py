@@ -6,7 +6,7 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, plural
 from dask_nrbfn.numeric.rows import is_scipy, unmasked
 from dask_nrbfn.sources.dtypes import STRING, checked_mark, label_dtype, means_empty, to_labels
 from dask_nrbfn.sources.source import check_found
@@ -43,6 +43,28 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
     return column_names(as_columns(target))
 
 
+def label_column(y: Any, name: str = "y") -> Any:
+    """Return the column of a frame of one column, also of dask; labels of other types unchanged."""
+    frame = as_frame(getattr(y, "_meta", y), name)
+    if frame is None:
+        return y
+    if frame.shape[1] != 1:
+        raise DataError(
+            f"{name} has {plural(frame.shape[1], 'column')}.",
+            f"Pass the column of the labels, such as {name}['NAME'].",
+        )
+    return y[y.columns[0]] if hasattr(y, "_meta") else next(frame.iter_columns()).to_native()
+
+
+def in_seconds(values: Any, name: str) -> str:
+    """Return the remedy that makes numbers of dates and durations in a series or array."""
+    dates, durations = (f"numpy.asarray({name}, '{of}8[s]').astype(float)" for of in "Mm")
+    if hasattr(values, "dt"):
+        durations = f"{name}.dt.total_seconds()"
+        dates = f"({name} - {name}.min()).dt.total_seconds()"
+    return f"Convert dates to seconds, such as {dates}, and durations by {durations}."
+
+
 def plain_rows(X: Any, name: str = "X") -> Any:
     """Return the numbers of a frame (n, p), NaN where missing; other tables unchanged."""
     frame = as_frame(X, name)
@@ -75,9 +97,10 @@ def _numbers(column: nw.Series[Any], name: str) -> np.ndarray:
     # Without rows, dask does not know what the categories are.
     is_unknown = not len(cells) and column.dtype == nw.Categorical
     if not (is_unknown or any(check(cells.type) for check in are_numbers)):
+        remedy = f"Leave the column out, or encode it, as pandas.get_dummies({name}) does."
         raise DataError(
             f"Column {column.name!r} of {name} has type {dtype}, which is not a number.",
-            f"Leave the column out, or encode it, as pandas.get_dummies({name}) does.",
+            in_seconds(column, "column") if column.dtype.is_temporal() else remedy,
         )
     return cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
@@ -131,6 +154,7 @@ def labels_of(
     y: Any, unlabelled: int | str | float | None = None, *, name: str = "y", first_row: int = 0
 ) -> Labels:
     """Return labels (n,); missing ones are an error unless `unlabelled` means empty cells."""
+    y = label_column(y, name)
     values, dtype = np.asarray(y), getattr(y, "dtype", None)
     if values.ndim != 1 or not len(values):
         return Labels(values, name, first_row)

@@ -4,6 +4,7 @@ import datetime
 import logging
 import os
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,8 @@ _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
 _PROTOCOL = re.compile(r"\b(\w+)://")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
-_KINDS |= dict.fromkeys(["UUID", "TIME", "TIME_NS", '"NULL"'], "category") | {"DATE": "date"}
+_KINDS |= {"UUID": "category", "TIME": "category", "TIME_NS": "category"}
+_KINDS |= {'"NULL"': "category", "DATE": "date"}
 _NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
 _ARRAY_TYPE = re.compile(r".*\[(\d+)\]")
 
@@ -201,7 +203,8 @@ def table_of(reading: Reading) -> Table:
         elif is_text:
             return _of_text(connection, reading)
         relation = _relation_of(connection, reading)
-    table = Table.of(origin, relation, connection, marks=reading.marks())
+        found = {} if reading.sql else _coded(_arrow_schema(connection, reading.files[0]))
+    table = Table.of(origin, relation, connection, marks=reading.marks(), found=found)
     return _with_booleans(table, reading.label_name or "") if is_text else table
 
 
@@ -227,8 +230,9 @@ def table_in_memory(
     connection = connected()
     with explained(name):
         if isinstance(X, pa.RecordBatchReader):
+            found = _coded(X.schema)
             connection.from_arrow(X).create("rows")
-            return Table.of(name, connection.table("rows"), connection, marks=marks)
+            return Table.of(name, connection.table("rows"), connection, marks=marks, found=found)
         columns = _columns(X, name, schema)
         # DuckDB does not tell names apart that differ only in case.
         cells = pa.table({f"c{j}": column for j, column in enumerate(columns.values())})
@@ -297,17 +301,36 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
     files, paths = reading.files, _registered(connection, reading.files)
     suffix = files[0].suffix
     if suffix in ARROW:
-        from pyarrow import dataset
-
-        systems, inside = zip(*(file.file_system() for file in files), strict=True)
-        rows = dataset.dataset([*inside], format="feather", filesystem=systems[0])
-        return connection.from_arrow(rows)
+        return connection.from_arrow(_arrow_rows(files))
     how = _how(reading)
     if suffix in PARQUET:
         return connection.sql(f"FROM read_parquet({paths}, {how})")
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
     return _text_rows(connection, reading, paths)[0]
+
+
+def _arrow_rows(files: Sequence[File]) -> Any:
+    from pyarrow import dataset
+
+    systems, inside = zip(*(file.file_system() for file in files), strict=True)
+    return dataset.dataset([*inside], format="feather", filesystem=systems[0])
+
+
+def _arrow_schema(connection: duckdb.DuckDBPyConnection, file: File) -> pa.Schema:
+    """Return the types that a writer gave to columns; none if the file does not say them."""
+    if file.suffix in ARROW:
+        return _arrow_rows([file]).schema
+    if file.suffix not in PARQUET:
+        return pa.schema([])
+    query = f"SELECT value FROM parquet_kv_metadata({_path(file)}) WHERE key = 'ARROW:schema'"
+    known = connection.sql(query).fetchall()
+    return pa.ipc.read_schema(pa.py_buffer(b64decode(known[0][0]))) if known else pa.schema([])
+
+
+def _coded(schema: pa.Schema) -> dict[str, str]:
+    """Return the type ENUM of the columns that have categories, of numbers too."""
+    return {each.name: "ENUM" for each in schema if pa.types.is_dictionary(each.type)}
 
 
 def _how(reading: Reading) -> str:

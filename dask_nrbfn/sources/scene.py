@@ -219,10 +219,8 @@ def open_scene(place: File) -> "xr.Dataset":
 
         if not is_zarr:
             return xr.open_dataset(target, cache=False, decode_coords="all")
-        options = dict(place.storage_options) or None
-        raw = xr.open_dataset(
-            target, engine="zarr", storage_options=options, cache=False, decode_cf=False
-        )
+        how: Any = {"engine": "zarr", "storage_options": dict(place.storage_options) or None}
+        raw = xr.open_dataset(target, **how, cache=False, decode_cf=False)
         return xr.decode_cf(_without_default_fills(raw, place), decode_coords="all")
 
 
@@ -232,11 +230,9 @@ def _without_default_fills(raw: "xr.Dataset", place: File) -> "xr.Dataset":
     Zarr v2 fills arrays with 0 by default, which xarray reads as `_FillValue`. Other fill values
     were chosen: xarray writes its own as the fill value of Zarr v2.
     """
-    defaults = [
-        name for name, each in raw.variables.items() if not each.attrs.get("_FillValue", True)
-    ]
-    stored = opened_zarr(place) if defaults else None
-    for name in defaults:
-        if "_FillValue" not in stored[str(name)].attrs:
-            del raw.variables[name].attrs["_FillValue"]
+    stored: Any = opened_zarr(place)
+    for name, each in raw.variables.items():
+        is_zero = not each.attrs.get("_FillValue", True)
+        if is_zero and "_FillValue" not in stored[str(name)].attrs:
+            del each.attrs["_FillValue"]
     return raw

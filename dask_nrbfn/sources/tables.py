@@ -24,6 +24,10 @@ _UNREAD = (
     "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column of "
     "texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value."
 )
+_OF_TIMES = (
+    'Convert dates and durations to seconds. In a file, pass `sql`=\'SELECT * REPLACE (epoch("{0}"'
+    '::TIMESTAMPTZ) AS "{0}") FROM source\', without ::TIMESTAMPTZ for durations.'
+)
 _NAME_ONE = "Name an existing column with `{}`."
 # SQL that tests whether a text has a type. The first type that it has is taken.
 _TYPES_OF_TEXTS = {
@@ -105,6 +109,8 @@ def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str)
     kind = next((column.kind for column in schema.columns if column.name == name), "number")
     numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
     row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
+    if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
+        remedy = _OF_TIMES.format(name)
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         f"not a {'finite number' if kind == 'number' else kind}.",

@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 # Maximum number of columns that one line of the log names.
 _NAMED = 5
 
+# Squares of smaller ranges have fewer digits than float64. Most targets differ in the first rows.
+_LEAST_RANGE, _FIRST_ROWS = 1e-146, 100
+
 # A column whose deviation is this many times smaller hardly changes a distance. The warning needs
 # at least this share of such columns, because border pixels of images have small deviations too.
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
@@ -92,6 +95,26 @@ def _check_columns(context: FitContext) -> None:
         check_classes(dataset.classes)
     elif dataset.of_labelled().n_rows < 2:
         raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
+    else:
+        _check_range(dataset)
+
+
+def _check_range(dataset: Dataset) -> None:
+    """Raise DataError if numeric targets differ, but by too little to be squared in float64."""
+    labelled = dataset.of_labelled()
+    first = labelled.take_targets(np.arange(min(labelled.n_rows, _FIRST_ROWS)))
+    if np.all(np.ptp(first, axis=0) > _LEAST_RANGE):
+        return
+    whole = dataset.target_range()
+    assert whole is not None
+    assert dataset.target_names is not None
+    for name, width in zip(dataset.target_names, whole[1] - whole[0], strict=True):
+        if 0 < width < _LEAST_RANGE:
+            raise DataError(
+                f"{name} has values that differ by at most {width:.3g}, whose square underflows "
+                "float64.",
+                "Multiply the target by a large number, such as 1e200.",
+            )
 
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:

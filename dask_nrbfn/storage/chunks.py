@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,8 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.source import Source, StoredAt
+from dask_nrbfn.sources.dtypes import FLOAT64
+from dask_nrbfn.sources.source import Source, StoredAt, shown_names
 from dask_nrbfn.storage.array import (
     ENCODING,
     INDEX_BYTES,
@@ -33,10 +35,15 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.group import mark_complete
 
+logger = logging.getLogger(__name__)
+
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
 _CHUNK_BYTES = 16 * 2**20
 _MAX_CHUNK_ROWS = 65_536
+
+# From here on not all whole numbers are numbers of float64.
+_MANY_DIGITS = 2**53
 
 # Squares of targets, times weights, are summed over any number of rows.
 _LARGEST_TARGET = 1e120
@@ -50,6 +57,7 @@ class ChunkSummary(NamedTuple):
 
     n_values: number of values in CSR; 0: the rows are not in CSR.
     has_gaps: whether X has NaN for missing values.
+    rounded: columns of X, and of numeric targets, with whole numbers that float64 may not hold.
     """
 
     digest: bytes
@@ -59,6 +67,7 @@ class ChunkSummary(NamedTuple):
     n_values: int
     has_gaps: bool
     digest_of_rows: str = ""
+    rounded: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
 
 def default_chunk_rows(
@@ -154,6 +163,8 @@ def write_chunk(
     if weights is not None:
         check_weights(weights, first_row=start)
     summary = summarize_chunk(X, y, weights, unlabelled=unlabelled)
+    numbers = np.empty((0, 0)) if y is None or y.ndim == 1 else y
+    summary = summary._replace(rounded=(_rounded_columns(X), _rounded_columns(numbers)))
     columns: dict[str, Any] = {"y": y, "weights": weights, "ids": ids}
     if is_array:
         columns["X"] = X
@@ -165,6 +176,35 @@ def write_chunk(
         if column is not None:
             get_array(group, name)[start:stop] = column
     return summary
+
+
+def _rounded_columns(values: Rows) -> frozenset[int]:
+    """Return the columns of whole numbers, some of which float64 may have rounded."""
+    stored = values.data if is_sparse(values) else values
+    if stored.dtype.itemsize < FLOAT64.itemsize or not stored.size:
+        return frozenset()
+    if max(np.fmax.reduce(stored, None), -float(np.fmin.reduce(stored, None))) < _MANY_DIGITS:
+        return frozenset()
+    large = (stored >= _MANY_DIGITS) | (stored <= -_MANY_DIGITS)
+    if is_sparse(values):
+        return frozenset(values.indices[large].tolist())
+    are_whole = ((stored == np.rint(stored)) | np.isnan(stored)).all(axis=0)
+    return frozenset(np.flatnonzero(large.any(axis=0) & are_whole).tolist())
+
+
+def _tell_rounded(summaries: Sequence[ChunkSummary], *names: Sequence[str] | None) -> None:
+    """Warn once of the columns of features and targets whose whole numbers may be rounded."""
+    told = [
+        f"column {j}" if known is None else known[j]
+        for kind, known in enumerate(names)
+        for j in sorted({j for summary in summaries for j in summary.rounded[kind]})
+    ]
+    if told:
+        logger.warning(
+            "whole numbers of 2**53 (9.0e15) and more are rounded to 16 digits in %s. Subtract a "
+            "constant first, or leave out columns of ids.",
+            shown_names(told),
+        )
 
 
 def check_finite(
@@ -294,6 +334,7 @@ def finish_dataset(
     for summary in summaries:
         counts.update(summary.label_counts)
     content = sum(summary.content for summary in summaries)
+    _tell_rounded(summaries, feature_names, target_names)
     rows = group["X"]
     if isinstance(rows, zarr.Group):
         values = [summary.n_values for summary in summaries]

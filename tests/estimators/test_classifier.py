@@ -259,11 +259,18 @@ def test_classifier__empty_blocks(table, expected):
     assert expected.predict_proba(zarr.zeros(shape=(0, 4))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("dtype", ["S2", object])
-def test_classifier__labels_of_type_bytes(table, dtype):
-    X, y = table[0], np.array([b"a", b"bb", b"c"], dtype=dtype)[table[1]]
-    network = NRBFNClassifier(alpha=1e-6, basis=X[:9]).fit(X, y)
-    assert network.classes_.tolist() == NAMES.tolist()
+def test_class_weight__keys_are_labels_also_texts_that_look_like_numbers(table):
+    X, y = table
+    weights = np.array([1.0, 5.0, 1.0])
+    expected = NRBFNClassifier(alpha=1e-6, basis=X[:9]).fit(X, y, weights[y]).predict_proba(X)
+    for names in (["0", "1", "2"], ["07", "1.0", "nan"], [0.0, 1.0, 2.0]):
+        given = {label: weights[k] for k, label in enumerate(names) if weights[k] != 1}
+        network = NRBFNClassifier(alpha=1e-6, basis=X[:9], class_weight=given)
+        np.testing.assert_array_equal(network.fit(X, np.array(names)[y]).predict_proba(X), expected)
+    with pytest.raises(
+        ParameterError, match="class_weight has 1, but the labels of y are '0', '1'"
+    ):
+        network.set_params(class_weight={1: 5.0}).fit(X, y.astype(str))
 
 
 def test_classifier__huge_values(table):

@@ -57,6 +57,18 @@ def test_regressor__numbers_outside_the_training_targets_are_clipped():
     assert network.predict(new).max() > 1.4
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_regressor__targets_whose_squares_underflow_are_refused_not_left_unlearned(lazy):
+    small = 1e-200 * T
+    # The first rows alone may be equal.
+    small[:150] = small[0]
+    rows, targets = (da.from_array(each, (100, 2)) if lazy else each for each in (X[:, :2], small))
+    with pytest.raises(DataError, match=r"target_0 has .* at most 3.2.e-198, .*Multiply .* 1e200"):
+        clone(NETWORK).fit(rows, targets)
+    scaled = np.column_stack([1e200 * small, np.zeros(len(X))])
+    assert np.ptp(clone(NETWORK).fit(X, scaled).predict(X), axis=0)[0] > 1
+
+
 def test_regressor__predicts_lazily(one, several):
     lazy = da.from_array(X, chunks=(90, -1))
     for network, targets in ((one, y), (several, T)):

@@ -1,15 +1,20 @@
 """Types and missing values mean the same, whatever rows and labels come from."""
 
 import datetime
+import re
 from functools import partial
 
 import dask.array as da
 import dask.dataframe as dd
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
+from pyarrow import feather
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
@@ -189,11 +194,15 @@ CODED = {
 
 
 @pytest.mark.parametrize("frame_of", CODED.values(), ids=CODED)
-def test_frame__codes_of_a_type_of_categories_are_categories(frame_of, caplog):
+def test_frame__codes_of_a_type_of_categories_are_categories(tmp_path, frame_of, caplog):
     codes = np.arange(60) % 3 * 10 + 10
     frame = frame_of(codes)
     of_arrays = ingest_arrays(frame, codes, MemoryStore())
-    for dataset in (of_arrays, ingest_file(frame, MemoryStore())):
+    table = nw.from_native(frame).to_arrow()
+    pq.write_table(table, tmp_path / "a.parquet")
+    feather.write_feather(table, tmp_path / "a.arrow", compression="uncompressed")
+    sources = (frame, table.to_reader(), tmp_path / "a.parquet", tmp_path / "a.arrow")
+    for dataset in (of_arrays, *(ingest_file(source, MemoryStore()) for source in sources)):
         (column,) = dataset.schema.columns
         assert (column.kind, column.categories) == ("category", ("10", "20", "30"))
     # Codes that are no categories are the same ones.
@@ -262,6 +271,105 @@ def test_frame__categories_that_dask_does_not_know():
 def test_labels__missing_or_mixed(labels, message):
     with pytest.raises(DataError, match=message):
         labels_of(labels)
+
+
+FRAMES = {
+    "pandas": lambda frame: frame,
+    "polars": pl.from_pandas,
+    "arrow": pa.Table.from_pandas,
+    "dask": lambda frame: dd.from_pandas(frame, npartitions=2),
+}
+
+
+@pytest.mark.parametrize("form", FRAMES)
+def test_labels__frame_of_one_column_is_its_column(form):
+    frame = FRAMES[form](pd.DataFrame({"a": np.arange(N) / 2, "y": LABELS["text"][0]}))
+    X, y = frame.select(["a"]) if form in ("polars", "arrow") else frame[["a"]], frame
+    y = y.select(["y"]) if form in ("polars", "arrow") else y[["y"]]
+    network = NRBFNClassifier(n_neighbors=2, alpha=1e-6).fit(X, y)
+    assert network.classes_.tolist() == ["no", "yes"]
+    expected = np.mean(np.asarray(network.predict(X)) == LABELS["text"][0])
+    assert network.score(X, y) == expected
+    with pytest.raises(DataError, match=r"y has 2 columns. Pass the column .* y\['NAME'\]"):
+        network.fit(X, frame)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_dates__numbers_of_unknown_unit_are_refused_as_targets_and_weights(lazy):
+    X, y = np.eye(N), pd.Series(pd.date_range("2020", periods=N, tz="UTC"), name="t")
+    X = da.from_array(X, 5) if lazy else X
+    regressor = NRBFNRegressor(alpha=1e-3)
+    for times in (y, y - y.min(), y.dt.tz_localize(None), y.dt.tz_localize(None).to_numpy()):
+        given = dd.from_pandas(times, 2) if lazy and isinstance(times, pd.Series) else times
+        with pytest.raises(DataError, match=r"type (date|time)|dates or durations|dtype datetime"):
+            regressor.fit(X, given)
+        with pytest.raises(DataError, match=r"dtype (date|time)|dates or durations|not a number"):
+            NRBFNClassifier().fit(X, np.arange(N) % 2, given)
+
+
+def test_dates__remedy_for_targets_in_memory_works():
+    y = pd.Series(pd.date_range("2020", periods=N))
+    for times in (y, y.dt.tz_localize("UTC"), y - y.min(), y.to_numpy(), y.to_list()):
+        with pytest.raises(DataError) as caught:
+            NRBFNRegressor().fit(np.eye(N), times)
+        remedies = re.findall(r"(?:as|by) (.*?)(?=, and|\.$)", caught.value.remedy)
+        remedy = remedies[np.asarray(times).dtype.kind == "m"]
+        seconds = np.asarray(eval(remedy, {"y": times, "numpy": np}))
+        assert seconds[-1] - seconds[0] == (N - 1) * 86400
+
+
+def test_dates__remedy_for_a_target_in_a_file_works(tmp_path):
+    pd.DataFrame({"a": np.arange(N), "t": TIMES["t"]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"not a finite number. Convert dates") as caught:
+        ingest_file(tmp_path / "t.parquet", MemoryStore(), target="t")
+    sql = re.search(r"'(SELECT .*)'", caught.value.remedy)[1]
+    dataset = ingest_file(tmp_path / "t.parquet", MemoryStore(), target="t", sql=sql)
+    assert np.ptp(dataset.y) == (N - 1) * 61 * 3600
+
+
+@pytest.mark.parametrize("labels", ["array", "objects", "dask"])
+def test_labels__bytes_that_would_come_back_as_text_are_refused(labels):
+    y = np.array([b"a", "é".encode()] * 6)
+    X = np.arange(N * 1.0)[:, None]
+    if labels == "dask":
+        X, y = da.from_array(X, 4), da.from_array(y, 4)
+    elif labels == "objects":
+        y = y.astype(object)
+    with pytest.raises(DataError, match="y has labels of bytes") as caught:
+        NRBFNClassifier().fit(X, y)
+    code = caught.value.remedy.removeprefix("Make them text, such as ").removesuffix(".")
+    text = eval(code, {"y": y, "numpy": np})
+    assert NRBFNClassifier(n_neighbors=1).fit(X, text).classes_.tolist() == ["a", "é"]
+
+
+BIG = 2**60 + np.arange(N)
+LARGE = {
+    "integers": lambda place: (np.stack([BIG, np.arange(N)], 1), "'column 0'"),
+    "unsigned": lambda place: (np.stack([BIG, BIG], 1).astype("u8"), "'column 0', 'column 1'"),
+    "negative": lambda place: (-BIG[:, None], "'column 0'"),
+    "sparse": lambda place: (scipy.sparse.csr_array([[0, 2**60], [1, 0]] * 6), "'column 1'"),
+    "dask": lambda place: (da.from_array(BIG[:, None], 4), "'column 0'"),
+    "frame": lambda place: (pd.DataFrame({"id": BIG, "b": np.arange(N) / 2}), "'id'"),
+    "table": lambda place: (pd.DataFrame({"id": BIG, "b": ["u", "v"] * 6}), "'id'"),
+}
+
+
+@pytest.mark.parametrize("form", LARGE)
+def test_ingest__columns_of_rounded_integers_are_named_once(tmp_path, caplog, form):
+    X, named = LARGE[form](tmp_path)
+    ingest_arrays(X, np.arange(N) % 2, MemoryStore(), chunk_rows=5)
+    assert caplog.text.count("are rounded to 16 digits") == 1
+    assert f"are rounded to 16 digits in {named}. Subtract" in caplog.text
+
+
+def test_ingest__rounded_integers_of_targets_and_files_are_named(tmp_path, caplog):
+    pd.DataFrame({"id": BIG, "b": np.arange(N) / 2}).to_csv(tmp_path / "a.csv", index=False)
+    ingest_file(tmp_path / "a.csv", MemoryStore(), target="b")
+    ingest_arrays(np.eye(N), None, MemoryStore(), target=pd.Series(BIG, name="t"))
+    ingest_arrays(np.eye(N) * 1e20 + 0.5, None, MemoryStore(), target=np.arange(N) / 3 + 2**53)
+    ingest_arrays(np.eye(N) * (2**53 - 1), None, MemoryStore())
+    told = [record.args[0] for record in caplog.records if "are rounded" in record.msg]
+    assert told == ["'id'", "'t'", "'target'"]
 
 
 def test_dask_labels__row_is_that_of_the_whole_table():
