@@ -183,7 +183,10 @@ def _rounded_columns(values: Rows) -> frozenset[int]:
     stored = values.data if is_sparse(values) else values
     if stored.dtype.itemsize < FLOAT64.itemsize or not stored.size:
         return frozenset()
-    if max(np.fmax.reduce(stored, None), -float(np.fmin.reduce(stored, None))) < _MANY_DIGITS:
+    low, high = stored.min(), stored.max()
+    if np.isnan(low):
+        low, high = np.fmin.reduce(stored, None), np.fmax.reduce(stored, None)
+    if low > -_MANY_DIGITS and high < _MANY_DIGITS:
         return frozenset()
     large = (stored >= _MANY_DIGITS) | (stored <= -_MANY_DIGITS)
     if is_sparse(values):
