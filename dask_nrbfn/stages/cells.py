@@ -219,12 +219,16 @@ def _judged(
     run: Run, dataset: Dataset, of_cell: TableRows, scores: Floats
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of the sums over the held-out rows of a cell."""
-    targets = read_cell_targets(run, dataset.n_targets).shifted(of_cell.targets)
+    own = read_cell_targets(run, dataset.n_targets)
+    targets = own.shifted(of_cell.targets)
+    if dataset.of_numbers:
+        # As predictions are.
+        scores = np.clip(scores, *own.shifted(run.read("cells/target_range")))
     sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
-        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
+        draw = drawn.take(of_cell.numbers, of_cell.X, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
 
@@ -399,6 +403,10 @@ def _grow(run: Run, dataset: Dataset) -> None:
     group = run.group("cells")
     for each in fields(tree):
         write_array(group, f"tree_{each.name}", getattr(tree, each.name), "node")
+    if dataset.of_numbers:
+        target_range = dataset.target_range()
+        assert target_range is not None
+        write_array(group, "target_range", target_range, "end", "target")
     origin = np.median(dataset.take_targets(rows), axis=0) if dataset.of_numbers else np.zeros(1)
     write_array(group, "origin", origin, "target")
 
