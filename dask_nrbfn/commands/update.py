@@ -12,13 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, reduce
+from itertools import pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn.commands.held_out import (
+    HALVES,
+    JudgingPass,
+    calibrate_again,
+    is_judged,
+    match_rows,
+    n_halves,
+    read_full_model,
+    reading_of,
+    residual_figures,
+    solution_arrays,
+)
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
@@ -29,21 +43,31 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.calibration import FIT_BYTES, MOST_SCORES, Calibration, ScoreDraw
 from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.hashing import hash_values
-from dask_nrbfn.numeric.held_out import unexplained_share
+from dask_nrbfn.numeric.held_out import ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
+from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    SumRecord,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
 from dask_nrbfn.stages.cells import FITS, read_cell_targets
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
     MomentsPass,
+    fold_suffixes,
     moments_bytes,
     read_sums,
     read_targets,
@@ -51,7 +75,7 @@ from dask_nrbfn.stages.moments import (
     write_sums,
 )
 from dask_nrbfn.stages.refine import check_updatable
-from dask_nrbfn.stages.validation import codes_among
+from dask_nrbfn.stages.validation import codes_among, write_draw
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import Location, locked_group
@@ -59,7 +83,7 @@ from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, member_of, model_name, version_name
-from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
+from dask_nrbfn.weighting import folded_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +190,7 @@ def update_run(
         if before in left:
             # A job was killed after its record: the parts are dropped last.
             return run.versions[-1]
-        run.drop(*(name for name in left if name != stage))
+        run.drop(*(name for name in left if not name.startswith(stage)))
         if dataset.n_unlabelled:
             logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
         codes, n_bytes = _check_rows(draft, rows, again=again), _checked_bytes(draft, rows)
@@ -177,11 +201,11 @@ def update_run(
             )
         engine.begin_stage(n_bytes)
         if forget:
-            counted = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
-            if counted:
+            matching = (run, draft.base, rows, codes, stage)
+            if counted := run_task(engine, match_rows, *matching, label=action):
                 reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
         change = _sum_rows(draft, rows, stage, codes)
-        return draft.finish(change, [member_of(rows)], reasons, new_error)
+        return draft.finish(change, [_member(draft, rows, stage, codes)], reasons, new_error)
 
 
 def merge_runs(
@@ -225,8 +249,8 @@ def merge_runs(
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = ("cells", "basis", "width", "components", "locality")
-    return [name for name in names if name in run.stages]
+    names = ("cells", "basis", "width", "components", "locality", "validation")
+    return [name for name in names if name in run.stages and run.has(name)]
 
 
 class _Change(NamedTuple):
@@ -234,6 +258,7 @@ class _Change(NamedTuple):
 
     source, place: the run and the place of the moments of these rows, see `_read_moments`.
     cell_rows: number of rows in each cell. target_range: range (2, q) of added numeric targets.
+    suffix: of the names of the moments of a half of the rows. content: digest of forgotten rows.
     """
 
     action: str
@@ -242,6 +267,8 @@ class _Change(NamedTuple):
     place: str
     cell_rows: NDArray[np.int64] | None = None
     target_range: Floats | None = None
+    suffix: str = ""
+    content: str | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +301,7 @@ class _Draft:
             model = join(run.location, model_name(solved["place"]))
             error_rate = self.judge.error_rate(model, engine)
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
+        counted = {"action": self.action, "members": members}
         reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
         later = run.n_rows_held + n_rows - fitted
         if self.action != FORGET and later > fitted:
@@ -286,6 +314,7 @@ class _Draft:
             "n_rows": n_rows,
             "new_error": new_error,
             **solved,
+            "held_out": solved["held_out"] or residual_figures(run, counted),
             "reasons": reasons,
             "refresh_due": bool(reasons or (earlier and earlier[-1]["refresh_due"])),
             "error_rate": error_rate,
@@ -319,7 +348,7 @@ def _next_version(
         run = Run.open(location)
         version, base = len(run.versions) + 1, run.latest_place
         try:
-            model = _read_full_model(run, base)
+            model = read_full_model(run, base)
             run.drop(version_name(version))
             yield _Draft(run, model, action, version, base, engine, judge, check_still_locked)
         except DamagedResultError as error:
@@ -338,17 +367,6 @@ def _next_version(
         latest = len(run.versions)
         run.drop(version_name(latest - 2), version_name(latest - 3))
         run.drop_groups(_PARTS)
-
-
-def _read_full_model(run: Run, place: str) -> Model:
-    """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
-    model = read_model(run, place)
-    if model.places is None:
-        return model
-    basis = model.scaling.apply(run.read("basis/values"))
-    weights = np.zeros((model.n_targets, basis.shape[0]))
-    weights[:, model.places] = model.weights
-    return replace(model, basis=basis, weights=weights, places=None)
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
@@ -392,9 +410,13 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
+        n_folds = _n_folds(draft, dataset)
+        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=n_folds)
         passing += of_basis(copies=5) + dataset.reading_bytes
         held = max(held, passing + 8 * block_rows(r) * 2 * q)
+    if is_judged(draft.run) and model.calibration is not None:
+        n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
+        held += FIT_BYTES * min(n_rows * q, max(MOST_SCORES, q**2))
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
@@ -403,90 +425,149 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     return held
 
 
-def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
-    """Return the number of rows of a dataset that are basis rows of the model."""
-    model = _read_full_model(run, base)
-    hashes, size = hash_values(model.basis), block_rows(model.n_active)
-    return sum(
-        int(np.isin(hash_values(model.scaling.apply(block.X)), hashes).sum())
-        for block in dataset.blocks(0, dataset.n_rows, size)
-    )
-
-
 def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> _Change:
-    """Store the moments of new rows in the group of a stage; each cell has a part."""
-    run, engine, base = draft.run, draft.engine, draft.base
+    """Store the moments of new rows, and of their halves, in a stage; each cell has a part."""
+    run, engine, base, n_folds = draft.run, draft.engine, draft.base, _n_folds(draft, dataset)
     cell_rows, added = None, None
     if draft.model.cells is None:
         layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
-        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
+        kinds = dict.fromkeys(fold_suffixes(n_folds), Moments)
+        reduction = Reduction(stage, _begin_sums, kinds, layout, (base, codes, n_folds), finish)
         reduce_parts(run, dataset, engine, reduction)
     else:
         # Every cell reads all new rows: that takes much less time than its moments.
-        units = [(base, codes, cell) for cell in range(draft.model.n_cells)]
+        units = [(base, codes, n_folds, cell) for cell in range(draft.model.n_cells)]
         records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
         cell_rows = np.array([record["n_rows"] for record in records])
     # Forgotten rows leave the range of the targets as it is.
     if dataset.of_numbers and draft.action == ADD:
         added = run_task(engine, Dataset.target_range, dataset, label=draft.action)
-    return _Change(draft.action, base, run, stage, cell_rows, added)
+    return _Change(draft.action, base, run, stage, cell_rows, added, content=dataset.content)
+
+
+def _n_folds(draft: _Draft, dataset: Dataset | None) -> int:
+    added = draft.action == ADD and dataset is not None
+    return n_halves(draft.run, dataset) if added and dataset is not None else 1
+
+
+def _member(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> dict[str, Any]:
+    """Return the record of new rows; those that join are judged by networks without them."""
+    run, engine, member = draft.run, draft.engine, member_of(dataset)
+    if draft.action == FORGET or not is_judged(run):
+        return member
+    n_folds, base = _n_folds(draft, dataset), draft.base
+    if n_folds > 1:
+        units = [(base, stage, fold) for fold in range(n_folds)]
+        halves = f"{stage}{HALVES}"
+        map_parts(run, dataset, engine, stage=halves, task=_solve_without, units=units)
+    layout = PartLayout.of(dataset.n_rows, run.params.n_parts)
+    kind: type[RowSum] = ResidualSums if run.of_numbers else ScoreDraw
+    context, name = (base, stage, codes, draft.version, n_folds), f"{stage}-judged"
+    reduction = Reduction(name, JudgingPass, {"": kind}, layout, context)
+    reduce_parts(run, dataset, engine, reduction)
+    if run.of_numbers:
+        return member | {"residual_sums": read_total(run, reduction).to_record(0)}
+    run_task(engine, _store_draw, run, stage, reduction, label=draft.action)
+    return member
+
+
+def _store_draw(run: Run, stage: str, reduction: Reduction) -> None:
+    write_draw(run, stage, read_total(run, reduction))
+
+
+def _solve_without(run: Run, dataset: Dataset, base: str, stage: str, fold: int) -> PartResult:
+    """Return the network of a version and of the new rows outside one half."""
+    other = fold_suffixes(2)[1 - fold]
+    model, change = read_full_model(run, base), _Change(ADD, base, run, stage, suffix=other)
+    solve = _solve_network if model.cells is None else _solve_cells
+    solved, _ = solve(run, model, None, change)
+    return PartResult({}, solution_arrays(solved))
 
 
 def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
-    check_moments(sums[""], record.weight, normalized=run.chosen_params.normalized)
-    write_sums(run, stage, sums[""])
+    if len(sums) > 1:
+        for suffix, moments in sums.items():
+            write_sums(run, stage, moments, suffix=suffix)
+    total, *others = sums.values()
+    for moments in others:
+        total += moments
+    check_moments(total, record.weight, normalized=run.chosen_params.normalized)
+    write_sums(run, stage, total)
 
 
 def _begin_sums(
-    run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
+    run: Run,
+    dataset: Dataset,
+    start: int,
+    stop: int,
+    base: str,
+    codes: list[int] | None,
+    n_folds: int,
 ) -> MomentsPass:
-    return _pass_over(run, _read_full_model(run, base), stop - start, codes)
+    return _pass_over(run, read_full_model(run, base), stop - start, codes, n_folds)
 
 
 def _pass_over(
-    run: Run, model: Model, n_rows: int, codes: list[int] | None, cell: int | None = None
+    run: Run,
+    model: Model,
+    n_rows: int,
+    codes: list[int] | None,
+    n_folds: int,
+    cell: int | None = None,
 ) -> MomentsPass:
     """Return a pass over new rows of one network or of a cell, with the class weights of a fit."""
     if cell is None:
-        stage, features, targets = "width", model.features, read_targets(run, model.n_targets)
+        features, targets = model.features, read_targets(run, model.n_targets)
     else:
-        stage, features = "cells", model.features_of_cell(cell)
+        features = model.features_of_cell(cell)
         targets = read_cell_targets(run, model.n_targets)
-    features, given = features.on_device(), run.stages[stage]["class_weights"]
-    weighting = RowWeights(None if given is None else np.array(given)[codes])
+    features = features.on_device()
     size = rows_of_block(features.basis)
-    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
+    reading = reading_of(run, model, codes, block_rows=size, n_folds=n_folds)
     return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
 
 
 def _sum_cell(
-    run: Run, dataset: Dataset, base: str, codes: list[int] | None, cell: int
+    run: Run, dataset: Dataset, base: str, codes: list[int] | None, n_folds: int, cell: int
 ) -> PartResult:
-    """Return the moments and the number of the new rows of a cell."""
+    """Return the moments and the number of the new rows of a cell, and of their halves."""
     model, n_rows = read_model(run, base), 0
     assert model.cells is not None
-    work = _pass_over(run, model, dataset.n_rows, codes, cell)
+    work = _pass_over(run, model, dataset.n_rows, codes, n_folds, cell)
     for block in folded_blocks(dataset, 0, dataset.n_rows, work.reading):
         scaled = np.asarray(model.scaling.apply(block.X))
         rows, cells = model.cells.tree.route(scaled)
-        if (own := rows[cells == cell]).size:
+        if (own := np.sort(rows[cells == cell])).size:
             weights = None if block.weights is None else block.weights[own]
-            work.add(FoldedBlock(scaled[own], block.targets[own], weights, [slice(0, own.size)]))
+            ends = [0, *np.searchsorted(own, [each.stop for each in block.slices]).tolist()]
+            slices = [slice(*each) for each in pairwise(ends)]
+            work.add(FoldedBlock(scaled[own], block.targets[own], weights, slices))
             n_rows += own.size
-    (moments,) = work.sums().values()
-    return PartResult({"n_rows": n_rows}, moments.arrays())
+    sums = work.sums()
+    arrays = {
+        f"{name}{suffix}": values
+        for suffix, moments in sums.items()
+        for name, values in moments.arrays().items()
+    }
+    return PartResult({"n_rows": n_rows}, reduce(add, sums.values()).arrays() | arrays)
 
 
 def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
     """Store the moments and the model of a version; return figures and reasons for a refresh."""
     # dask may run a task twice at the same time.
-    place, model = f"{name}/{uuid.uuid4().hex}", _read_full_model(run, change.base)
+    place, model = f"{name}/{uuid.uuid4().hex}", read_full_model(run, change.base)
     solve = _solve_network if model.cells is None else _solve_cells
     solved, figures = solve(run, model, place, change)
-    target_range = model.range_with(change.target_range)
-    replace(solved, target_range=target_range).write(run.group(model_name(place)))
+    judging = (change.action, change.source, change.place, change.content)
+    held_out = calibrate_again(run, place, change.base, *judging)
+    replace(
+        solved,
+        target_range=model.range_with(change.target_range),
+        calibration=Calibration.of(held_out or {}) or model.calibration,
+    ).write(run.group(model_name(place)))
     return {
         "place": place,
+        "held_out": held_out,
         "fitting_error": solved.fitting_error,
         "spectral_risk": solved.spectral_risk,
         "reasons": [],
@@ -495,13 +576,14 @@ def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
 
 
 def _solve_network(
-    run: Run, model: Model, place: str, change: _Change
+    run: Run, model: Model, place: str | None, change: _Change
 ) -> tuple[Model, dict[str, Any]]:
-    """Store the moments of one network; return its solution and figures."""
+    """Return one network and its figures; store the moments if given a `place`."""
     moments = _changed(run, change)
     if moments.total_weight == 0:
         raise _without_rows()
-    write_sums(run, place, moments)
+    if place is not None:
+        write_sums(run, place, moments)
     # The forward selection runs on the CPU.
     placed = moments if model.params.prune else moments.on_device()
     system = full_system(run, placed, features=lambda: model.features)
@@ -522,16 +604,17 @@ def _solve_network(
 
 
 def _solve_cells(
-    run: Run, model: Model, place: str, change: _Change
+    run: Run, model: Model, place: str | None, change: _Change
 ) -> tuple[Model, dict[str, Any]]:
-    """Store the moments of the networks of all cells; return their solutions and figures."""
+    """Return the networks of all cells and their figures; store the moments if given a `place`."""
     assert model.cells is not None
     alphas, solutions, of_targets = run.read("cells/alphas"), [], []
     targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
     penalty_of = penalty_named(model.params.penalty).of
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
-        run.write_part(place, cell, {}, moments.arrays())
+        if place is not None:
+            run.write_part(place, cell, {}, moments.arrays())
         shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
         penalty = penalty_of(partial(model.features_of_cell, cell), shares)
         how = {"alpha": alpha, "normalized": normalized, "penalty": penalty}
@@ -544,8 +627,7 @@ def _solve_cells(
     if empty.all():
         raise _without_rows()
     weight = float(total[0, 0])
-    further = change.cell_rows
-    assert further is not None
+    further = 0 if change.cell_rows is None else change.cell_rows
     changed = replace(
         model,
         weights=solved.weights,
@@ -575,7 +657,7 @@ def _changed(
 ) -> Moments:
     """Return the moments of a network with new rows, or without forgotten ones."""
     moments = _read_moments(run, change.base, cell)
-    new = _read_moments(change.source, change.place, cell)
+    new = _read_moments(change.source, change.place, cell, change.suffix)
     if constant:
         # Constant scores have no activations.
         new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)
@@ -615,9 +697,10 @@ def _without_rows() -> DataError:
     return DataError("no rows would be left.", "Forget fewer rows, or fit again.")
 
 
-def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
+def _read_moments(run: Run, place: str, cell: int | None, suffix: str = "") -> Moments:
     """Return the moments at a place, of all rows or of one cell; place "" has those of the fit."""
     if cell is None:
-        return read_sums(run, place or "moments")
+        return read_sums(run, place or "moments", suffix=suffix)
     names = Moments.array_names()
-    return Moments.from_arrays({name: run.read_part(place or FITS, cell, name) for name in names})
+    found = (run.read_part(place or FITS, cell, name + suffix) for name in names)
+    return Moments(*found)

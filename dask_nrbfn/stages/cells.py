@@ -61,7 +61,7 @@ from dask_nrbfn.stages.context import (
     tuning_of,
 )
 from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.validation import calibration_figures
+from dask_nrbfn.stages.validation import DRAWN, calibration_figures, write_draw
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -463,12 +463,14 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
     figures = sums.figures(0)
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)
-        return figures | {"training_r2": (1.0 - unexplained).tolist()}
+        r2 = (1.0 - unexplained).tolist()
+        return figures | {"training_r2": r2, "residual_sums": sums.to_record(0)}
     assert isinstance(sums, HeldOutSums)
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
-    draws = _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn")
+    draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
+    write_draw(run, "cells", draw)
     temperature = figures["temperature"]
-    return figures | calibration_figures(reduce(add, draws), "squared", temperature=temperature)
+    return figures | calibration_figures(draw, "squared", temperature=temperature)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -541,7 +543,7 @@ def _leaves(run: Run) -> tuple[str, ...]:
         return ()
     names = [*Moments.array_names(), *(f"solved_{name}" for name in SolvedCell._fields)]
     cells = range(CELLS.recorded(run).n_cells)
-    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion",))]
+    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion", *DRAWN))]
     return (
         *(f"cells/{name}" for name in own),
         *(name for cell in cells for name in run.part_arrays(FITS, cell, names)),

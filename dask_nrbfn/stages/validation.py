@@ -28,6 +28,7 @@ from dask_nrbfn.numeric.held_out import (
     HeldOutSums,
     JudgedSums,
     LabelSums,
+    ResidualSums,
     held_out_scores,
     sums_of,
 )
@@ -231,7 +232,7 @@ PATH = Stage(
 FOLDS, _LABELS = "_folds", "_labels"
 
 # The names of the arrays of a draw.
-_DRAWN = [f"drawn_{name}" for name in ScoreDraw.array_names()]
+DRAWN = [f"drawn_{name}" for name in ScoreDraw.array_names()]
 
 # The end of the name of the pass that fits the calibration.
 _CALIBRATION = "-calibration"
@@ -386,14 +387,14 @@ def _fit(
 
 def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
     """Store the drawn scores to which updates add those of their rows."""
-    for name, values in zip(_DRAWN, draw.arrays().values(), strict=True):
+    for name, values in zip(DRAWN, draw.arrays().values(), strict=True):
         dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
         write_array(run.group(group), name, values, *dimensions)
 
 
 def read_draw(run: Run, group: str) -> ScoreDraw:
     """Return the drawn scores in a group of a run."""
-    return ScoreDraw(*(run.read(f"{group}/{name}") for name in _DRAWN))
+    return ScoreDraw(*(run.read(f"{group}/{name}") for name in DRAWN))
 
 
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
@@ -433,6 +434,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     figures = path[place] | spread
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info("validation: %s", in_words({criterion: figures[criterion]} | spread | chosen))
+    if isinstance(sums, ResidualSums):
+        figures["residual_sums"] = sums.to_record(place)
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
@@ -496,7 +499,7 @@ VALIDATION = Stage(
     wanted=lambda tried: tried.tuning is not None,
     grows_with_basis=True,
     leaves=lambda run: (
-        () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *_DRAWN))
+        () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *DRAWN))
     ),
     scratch=(f"validation{_CALIBRATION}",),
 )
