@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import ParameterError, plural
+from dask_nrbfn.errors import IllConditionedError, ParameterError, plural
 from dask_nrbfn.numeric.calibration import DrawnRows, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import (
@@ -35,7 +35,7 @@ from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, tr
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import PAPER_ALPHA, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
     SLICE_ROWS,
@@ -189,6 +189,12 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         each=beside_first(own_bytes),
         threads=blas_threads(),
     )
+    if len(network.ridges) == 1 and fitted.solved.is_constant and np.ptp(table.y, axis=0).any():
+        raise IllConditionedError(
+            f"the ridge system of a cell with {n_rows} rows is singular at "
+            f"alpha={network.ridges[0].alpha:g}.",
+            "Give a larger `alpha`, or leave it out.",
+        )
     r = fitted.basis.shape[0]
     arrays = {
         **_judged(run, dataset, of_cell, fitted.held_out),
@@ -207,12 +213,13 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
 def _ridges(run: Run) -> tuple[Ridge, ...]:
     params, tuning = run.chosen_params, run.remaining_tuning
     if tuning is None:
-        # With the default of one network, rounding decides what an update and a forget leave.
-        own = {params.alpha} - {PAPER_ALPHA}
-        return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
-    given = tuning_of(run).alphas
-    alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
-    return tuple(Ridge(Trials.of(params, tuning).penalties[0], alpha) for alpha in alphas)
+        # With the alpha of the paper, rounding decides what an update and a forget leave.
+        penalty, given, default = params.penalty, [params.alpha], [FitParams.alpha]
+    else:
+        penalty = Trials.of(params, tuning).penalties[0]
+        given, default = [*tuning_of(run).alphas], [*TuneParams.alphas]
+    alphas = ALPHAS if given == default else sorted(given, reverse=True)
+    return tuple(Ridge(penalty, alpha) for alpha in alphas)
 
 
 def _judged(

@@ -507,7 +507,9 @@ class FitContext:
             params = _first_tried(params, tuning)
         elif params.alpha == FitParams.alpha and not embeds:
             tuning = _of_alpha(params, dataset.of_labelled().n_rows)
-        if params.alpha == FitParams.alpha and (tuning is None or tuning.n_held_out is None):
+        of_cells = tuning is None and params.asks_for_cells
+        chooses = of_cells or (tuning is not None and tuning.n_held_out is not None)
+        if params.alpha == FitParams.alpha and not chooses:
             params = replace(params, alpha=PAPER_ALPHA)
         layout, labelled_layout = (
             PartLayout.of(

@@ -62,7 +62,7 @@ def test_chosen__held_out_rows_that_fit_are_all_drawn_and_weigh_as_their_classes
 
 
 @pytest.mark.parametrize(
-    "options", [{"cells": 3}, {"prune": 9}, {"loss": "hinge"}, {"n_rows": 9}, {"embeds": True}]
+    "options", [{"prune": 9}, {"loss": "hinge"}, {"n_rows": 9}, {"embeds": True}]
 )
 def test_auto__is_the_alpha_of_the_paper_where_none_is_chosen(options):
     dataset = write(*spirals(options.pop("n_rows", 90)))
