@@ -51,7 +51,7 @@ BUDGETS = {
     "engine": (900, 8),
     "sources": (2850, 13),
     "stages": (5950, 14),
-    "commands": (3400, 11),
+    "commands": (3740, 13),
     "estimators": (1780, 8),
     "report": (960, 7),
     "cli": (1140, 9),
