@@ -50,7 +50,7 @@ BUDGETS = {
     "storage": (3280, 9),
     "engine": (900, 8),
     "sources": (2850, 13),
-    "stages": (5950, 14),
+    "stages": (5980, 14),
     "commands": (3740, 13),
     "estimators": (1780, 8),
     "report": (960, 7),
