@@ -290,8 +290,9 @@ class FitParams(Params):
     alpha: float = number(
         "auto",
         "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda); auto: the "
-        "best of 0.1, 0.001, ..., 1e-13 on held-out rows. With cells, prune, another loss than "
-        "squared, or fewer than 10 labelled rows, auto is 1e-13.",
+        "best of 0.1, 0.001, ..., 1e-13 on held-out rows, or in each cell the best of 0.001, 1e-4, "
+        "..., 1e-9. With prune, another loss than squared, or fewer than 10 labelled rows, auto is "
+        "1e-13.",
         least=0,
         words=("auto",),
     )

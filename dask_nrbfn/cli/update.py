@@ -101,4 +101,5 @@ def refresh(job: Job, run: str, rows: tuple[str, ...] = (), **options: Any) -> N
 
 
 def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in ("members", "place")}
+    hidden = ("members", "place", "held_out")
+    return {name: value for name, value in record.items() if name not in hidden}

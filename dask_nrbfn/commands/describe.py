@@ -134,7 +134,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     run = Run.open(run.location)
     attributes, stages, params = run.attributes, run.stages, run.chosen_params
     versions, cells = run.versions, cells_record(stages)
-    judged = judged_record(stages)
+    judged = judged_record(stages, versions)
     fitted: dict[str, Any] = {}
     # Later records are of more rows.
     for name in ("neighbors", "recall", "basis", "width", "prune", "weights"):
@@ -155,6 +155,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         **{name: fitted.get(name) for name in _FITTED},
         **({"training_r2": fitted.get("training_r2")} if run.of_numbers else {}),
         **{name: judged.get(name) for name in _JUDGED[not run.of_numbers]},
+        "n_judged": judged.get("n_rows"),
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
@@ -176,7 +177,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     from dask_nrbfn.stages.refine import read_held_out_confusion
 
     stages, confusion = run.stages, read_held_out_confusion(run)
-    search, figures = stages.get("search", {}), judged_record(stages)
+    search, figures = stages.get("search", {}), judged_record(stages, run.versions)
     # Every cell has its own penalty.
     none: dict[str, Any] = {"path": []}
     risks = {Ridge.of(entry): entry for entry in stages.get("path", none)["path"]}
@@ -186,7 +187,11 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     if confusion is not None:
         per_class = class_figures(run.read("model/classes").tolist(), confusion)
     return {
-        "chosen": chosen | {name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
+        "chosen": {
+            **chosen,
+            **{name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
+            "n_judged": figures.get("n_rows"),
+        },
         **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
         "path": [{**entry, **risks.get(ridge, {}), **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),

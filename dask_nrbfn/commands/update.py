@@ -7,18 +7,22 @@ The cluster shares of a penalty and the neighbours of `locality` also stay those
 
 import logging
 import math
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dask_nrbfn.commands.change import Change, JoiningRows, judged_member, solve_version, sum_rows
 from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn.commands.held_out import (
+    is_judged,
+    match_rows,
+    n_halves,
+    read_full_model,
+    residual_figures,
+)
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
@@ -29,46 +33,28 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.numeric.cell_solution import SolvedCell, SolvedCells
+from dask_nrbfn.numeric.calibration import FIT_BYTES, MOST_SCORES
 from dask_nrbfn.numeric.distances import basis_bytes
-from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.hashing import hash_values
-from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
-from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
-from dask_nrbfn.stages.cells import FITS, read_cell_targets
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.model import read_model
-from dask_nrbfn.stages.moments import (
-    MomentsPass,
-    moments_bytes,
-    read_sums,
-    read_targets,
-    rows_of_block,
-    write_sums,
-)
+from dask_nrbfn.stages.moments import moments_bytes
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.validation import codes_among
-from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system, warn_of_condition
+from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset, check_apart
 from dask_nrbfn.storage.group import Location, locked_group
-from dask_nrbfn.storage.layout import PartLayout, block_rows
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, member_of, model_name, version_name
-from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
+from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, model_name, version_name
 
 logger = logging.getLogger(__name__)
 
 # The prefix of the stages with the moments of new rows.
 _PARTS = "update-"
-
-# Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller
-# share of its weight left has lost all rows.
-_LEFT_OVER = 1e-9
 
 
 @dataclass(frozen=True)
@@ -166,7 +152,7 @@ def update_run(
         if before in left:
             # A job was killed after its record: the parts are dropped last.
             return run.versions[-1]
-        run.drop(*(name for name in left if name != stage))
+        run.drop(*(name for name in left if not name.startswith(stage)))
         if dataset.n_unlabelled:
             logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
         codes, n_bytes = _check_rows(draft, rows, again=again), _checked_bytes(draft, rows)
@@ -177,11 +163,13 @@ def update_run(
             )
         engine.begin_stage(n_bytes)
         if forget:
-            counted = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
-            if counted:
+            matching = (run, draft.base, rows, codes, stage)
+            if counted := run_task(engine, match_rows, *matching, label=action):
                 reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
-        change = _sum_rows(draft, rows, stage, codes)
-        return draft.finish(change, [member_of(rows)], reasons, new_error)
+        changed = (run, rows, engine, draft.model, draft.base, action, draft.version, stage, codes)
+        joining = JoiningRows(*changed)
+        change = sum_rows(joining)
+        return draft.finish(change, [judged_member(joining)], reasons, new_error)
 
 
 def merge_runs(
@@ -219,29 +207,14 @@ def merge_runs(
         place = added.latest_place
         model = read_model(added, place)
         cell_rows = None if model.cells is None else model.cells.n_rows
-        change = _Change(MERGE, draft.base, added, place, cell_rows, model.target_range)
+        change = Change(MERGE, draft.base, added, place, cell_rows, model.target_range)
         return draft.finish(change, [each for each in further.values() if each["times"]])
 
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = ("cells", "basis", "width", "components", "locality")
-    return [name for name in names if name in run.stages]
-
-
-class _Change(NamedTuple):
-    """Rows that join the version at `base`, or leave it.
-
-    source, place: the run and the place of the moments of these rows, see `_read_moments`.
-    cell_rows: number of rows in each cell. target_range: range (2, q) of added numeric targets.
-    """
-
-    action: str
-    base: str
-    source: Run
-    place: str
-    cell_rows: NDArray[np.int64] | None = None
-    target_range: Floats | None = None
+    names = ("cells", "basis", "width", "components", "locality", "validation")
+    return [name for name in names if name in run.stages and run.has(name)]
 
 
 @dataclass(frozen=True)
@@ -260,7 +233,7 @@ class _Draft:
 
     def finish(
         self,
-        change: _Change,
+        change: Change,
         members: list[dict[str, Any]],
         reasons: Sequence[str] = (),
         new_error: float | None = None,
@@ -268,12 +241,13 @@ class _Draft:
         """Solve the draft and make it the run's latest version if the judge accepts it."""
         run, engine, error_rate = self.run, self.engine, None
         name, earlier = version_name(self.version), run.versions
-        solved = run_task(engine, _solve, run, name, change, label=self.action)
+        solved = run_task(engine, solve_version, run, name, change, label=self.action)
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         if self.judge is not None:
             model = join(run.location, model_name(solved["place"]))
             error_rate = self.judge.error_rate(model, engine)
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
+        counted = {"action": self.action, "members": members}
         reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
         later = run.n_rows_held + n_rows - fitted
         if self.action != FORGET and later > fitted:
@@ -286,6 +260,7 @@ class _Draft:
             "n_rows": n_rows,
             "new_error": new_error,
             **solved,
+            "held_out": solved["held_out"] or residual_figures(run, counted),
             "reasons": reasons,
             "refresh_due": bool(reasons or (earlier and earlier[-1]["refresh_due"])),
             "error_rate": error_rate,
@@ -319,7 +294,7 @@ def _next_version(
         run = Run.open(location)
         version, base = len(run.versions) + 1, run.latest_place
         try:
-            model = _read_full_model(run, base)
+            model = read_full_model(run, base)
             run.drop(version_name(version))
             yield _Draft(run, model, action, version, base, engine, judge, check_still_locked)
         except DamagedResultError as error:
@@ -338,17 +313,6 @@ def _next_version(
         latest = len(run.versions)
         run.drop(version_name(latest - 2), version_name(latest - 3))
         run.drop_groups(_PARTS)
-
-
-def _read_full_model(run: Run, place: str) -> Model:
-    """Return the model of a version with all basis rows of the run; pruned rows have weight 0."""
-    model = read_model(run, place)
-    if model.places is None:
-        return model
-    basis = model.scaling.apply(run.read("basis/values"))
-    weights = np.zeros((model.n_targets, basis.shape[0]))
-    weights[:, model.places] = model.weights
-    return replace(model, basis=basis, weights=weights, places=None)
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
@@ -392,232 +356,16 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
+        n_folds = n_halves(draft.run, dataset) if draft.action == ADD else 1
+        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=n_folds)
         passing += of_basis(copies=5) + dataset.reading_bytes
         held = max(held, passing + 8 * block_rows(r) * 2 * q)
+    if is_judged(draft.run) and model.calibration is not None:
+        n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
+        held += FIT_BYTES * min(n_rows * q, max(MOST_SCORES, q**2))
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
     held += process_bytes(l1=model.l1, gpu=draft.engine.device == "gpu")
     draft.engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
-
-
-def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
-    """Return the number of rows of a dataset that are basis rows of the model."""
-    model = _read_full_model(run, base)
-    hashes, size = hash_values(model.basis), block_rows(model.n_active)
-    return sum(
-        int(np.isin(hash_values(model.scaling.apply(block.X)), hashes).sum())
-        for block in dataset.blocks(0, dataset.n_rows, size)
-    )
-
-
-def _sum_rows(draft: _Draft, dataset: Dataset, stage: str, codes: list[int] | None) -> _Change:
-    """Store the moments of new rows in the group of a stage; each cell has a part."""
-    run, engine, base = draft.run, draft.engine, draft.base
-    cell_rows, added = None, None
-    if draft.model.cells is None:
-        layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
-        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
-        reduce_parts(run, dataset, engine, reduction)
-    else:
-        # Every cell reads all new rows: that takes much less time than its moments.
-        units = [(base, codes, cell) for cell in range(draft.model.n_cells)]
-        records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
-        cell_rows = np.array([record["n_rows"] for record in records])
-    # Forgotten rows leave the range of the targets as it is.
-    if dataset.of_numbers and draft.action == ADD:
-        added = run_task(engine, Dataset.target_range, dataset, label=draft.action)
-    return _Change(draft.action, base, run, stage, cell_rows, added)
-
-
-def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
-    check_moments(sums[""], record.weight, normalized=run.chosen_params.normalized)
-    write_sums(run, stage, sums[""])
-
-
-def _begin_sums(
-    run: Run, dataset: Dataset, start: int, stop: int, base: str, codes: list[int] | None
-) -> MomentsPass:
-    return _pass_over(run, _read_full_model(run, base), stop - start, codes)
-
-
-def _pass_over(
-    run: Run, model: Model, n_rows: int, codes: list[int] | None, cell: int | None = None
-) -> MomentsPass:
-    """Return a pass over new rows of one network or of a cell, with the class weights of a fit."""
-    if cell is None:
-        stage, features, targets = "width", model.features, read_targets(run, model.n_targets)
-    else:
-        stage, features = "cells", model.features_of_cell(cell)
-        targets = read_cell_targets(run, model.n_targets)
-    features, given = features.on_device(), run.stages[stage]["class_weights"]
-    weighting = RowWeights(None if given is None else np.array(given)[codes])
-    size = rows_of_block(features.basis)
-    reading = Reading(block_rows=size, weighting=weighting, codes_in_model=codes)
-    return MomentsPass(features, reading, targets=targets, n_rows=n_rows)
-
-
-def _sum_cell(
-    run: Run, dataset: Dataset, base: str, codes: list[int] | None, cell: int
-) -> PartResult:
-    """Return the moments and the number of the new rows of a cell."""
-    model, n_rows = read_model(run, base), 0
-    assert model.cells is not None
-    work = _pass_over(run, model, dataset.n_rows, codes, cell)
-    for block in folded_blocks(dataset, 0, dataset.n_rows, work.reading):
-        scaled = np.asarray(model.scaling.apply(block.X))
-        rows, cells = model.cells.tree.route(scaled)
-        if (own := rows[cells == cell]).size:
-            weights = None if block.weights is None else block.weights[own]
-            work.add(FoldedBlock(scaled[own], block.targets[own], weights, [slice(0, own.size)]))
-            n_rows += own.size
-    (moments,) = work.sums().values()
-    return PartResult({"n_rows": n_rows}, moments.arrays())
-
-
-def _solve(run: Run, name: str, change: _Change) -> dict[str, Any]:
-    """Store the moments and the model of a version; return figures and reasons for a refresh."""
-    # dask may run a task twice at the same time.
-    place, model = f"{name}/{uuid.uuid4().hex}", _read_full_model(run, change.base)
-    solve = _solve_network if model.cells is None else _solve_cells
-    solved, figures = solve(run, model, place, change)
-    target_range = model.range_with(change.target_range)
-    replace(solved, target_range=target_range).write(run.group(model_name(place)))
-    return {
-        "place": place,
-        "fitting_error": solved.fitting_error,
-        "spectral_risk": solved.spectral_risk,
-        "reasons": [],
-        **figures,
-    }
-
-
-def _solve_network(
-    run: Run, model: Model, place: str, change: _Change
-) -> tuple[Model, dict[str, Any]]:
-    """Store the moments of one network; return its solution and figures."""
-    moments = _changed(run, change)
-    if moments.total_weight == 0:
-        raise _without_rows()
-    write_sums(run, place, moments)
-    # The forward selection runs on the CPU.
-    placed = moments if model.params.prune else moments.on_device()
-    system = full_system(run, placed, features=lambda: model.features)
-    path = choose_kept(system, model.params, numbers=run.of_numbers)
-    places = None if path is None else np.sort(path.chosen)
-    kept, alpha = system.at(places), model.params.alpha
-    network = describe_network(run, kept, kept.solve(alpha), alpha=alpha)
-    solved = replace(
-        model,
-        basis=model.basis if places is None else model.basis[places],
-        places=places,
-        weights=network.weights,
-        intercept=network.intercept,
-        fitting_error=network.record["fitting_error"],
-        spectral_risk=network.record["spectral_risk"],
-    )
-    return solved, {"weight": moments.total_weight, **network.record}
-
-
-def _solve_cells(
-    run: Run, model: Model, place: str, change: _Change
-) -> tuple[Model, dict[str, Any]]:
-    """Store the moments of the networks of all cells; return their solutions and figures."""
-    assert model.cells is not None
-    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
-    targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
-    penalty_of = penalty_named(model.params.penalty).of
-    for cell, alpha in enumerate(alphas.tolist()):
-        moments = _changed(run, change, cell, constant=math.isnan(alpha))
-        run.write_part(place, cell, {}, moments.arrays())
-        shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
-        penalty = penalty_of(partial(model.features_of_cell, cell), shares)
-        how = {"alpha": alpha, "normalized": normalized, "penalty": penalty}
-        # The system may be singular.
-        solution = SolvedCell.of(moments, targets, **how) or SolvedCell.constant(moments)
-        solutions.append(solution.arrays())
-        of_targets.append(moments.target_products)
-    solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
-    empty = np.array([products[0, 0] == 0 for products in of_targets])
-    if empty.all():
-        raise _without_rows()
-    weight = float(total[0, 0])
-    further = change.cell_rows
-    assert further is not None
-    changed = replace(
-        model,
-        weights=solved.weights,
-        cells=replace(
-            model.cells,
-            # A cell without remaining rows predicts the mean of all rows.
-            intercepts=np.where(empty[:, None], total[0, 1:] / weight, solved.intercepts),
-            n_rows=model.cells.n_rows + (-further if change.action == FORGET else further),
-        ),
-        fitting_error=solved.fitting_error,
-        spectral_risk=solved.spectral_risk,
-    )
-    # Each cell has its own alpha.
-    figures: dict[str, Any] = {"weight": weight, "alpha": None, "reciprocal_condition": None}
-    if n_singular := np.count_nonzero(np.isfinite(alphas) & np.isnan(solved.alphas) & ~empty):
-        few = f"cells with too few rows for a network ({n_singular})"
-        figures["reasons"] = [f"{few} predict the mean of their targets"]
-    if model.target_names is not None:
-        spread = np.maximum(total.diagonal()[1:] - total[0, 1:] ** 2 / weight, 0.0)
-        unexplained = unexplained_share(solved.residuals.sum(axis=0), spread)
-        figures["training_r2"] = (1.0 - unexplained).tolist()
-    return changed, figures
-
-
-def _changed(
-    run: Run, change: _Change, cell: int | None = None, *, constant: bool = False
-) -> Moments:
-    """Return the moments of a network with new rows, or without forgotten ones."""
-    moments = _read_moments(run, change.base, cell)
-    new = _read_moments(change.source, change.place, cell)
-    if constant:
-        # Constant scores have no activations.
-        new = replace(new, packed_gram=0 * new.packed_gram, products=0 * new.products)
-    if change.action != FORGET:
-        moments += new
-    elif new.total_weight:
-        moments = _without(moments, new)
-    return moments
-
-
-def _without(moments: Moments, new: Moments) -> Moments:
-    """Subtract the moments of some rows in place; return exactly 0 if no rows are left."""
-    before = moments.total_weight
-    moments -= new
-    has_rows = moments.total_weight > _LEFT_OVER * before
-    left, sizes = (
-        np.concatenate([each.diagonal(), each.target_products.diagonal()])
-        for each in (moments, new)
-    )
-    if has_rows:
-        # The first test also detects values that are small relative to the sums before.
-        wrong = (left < -_LEFT_OVER * sizes).any() or not are_sums_of_rows(
-            moments, new, tolerance=_LEFT_OVER
-        )
-    else:
-        wrong = (np.abs(left) > _LEFT_OVER * np.maximum(sizes, sizes.max())).any()
-    if wrong:
-        raise DataError(
-            "the rows to forget cannot all be in the run: the sums that are left would not be sums "
-            "over rows.",
-            "Forget rows that were fitted or added before, with the same labels and weights.",
-        )
-    return moments if has_rows else Moments.zeros(moments.n_basis, len(moments.cross))
-
-
-def _without_rows() -> DataError:
-    return DataError("no rows would be left.", "Forget fewer rows, or fit again.")
-
-
-def _read_moments(run: Run, place: str, cell: int | None) -> Moments:
-    """Return the moments at a place, of all rows or of one cell; place "" has those of the fit."""
-    if cell is None:
-        return read_sums(run, place or "moments")
-    names = Moments.array_names()
-    return Moments.from_arrays({name: run.read_part(place or FITS, cell, name) for name in names})

@@ -530,8 +530,12 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         own = self._kept_run = _own_run(self._kept_run, self.store)
         with self._batch(X, y, sample_weight, own.location) as dataset:
             self._kept_run = own.update(dataset, self.device, forget=forget)
-        before, after = self._model, Model.load(own.location)
-        self._take_model(replace(after, classes=before.classes))
+        self._take_version(Run.open(own.location))
+
+    def _take_version(self, run: Run) -> None:
+        """Take the latest model of a run."""
+        after = Model.load(run.location)
+        self._take_model(replace(after, classes=self._model.classes))
 
     @contextmanager
     def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:

@@ -48,14 +48,23 @@ class TunedNetwork(LearningNetwork):
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        tuning = describe_tuning(run)
-        for name, value in tuning["chosen"].items():
-            # The attribute `basis_` holds the basis rows.
-            setattr(self, "source_" if name == "basis" else f"{name}_", value)
+        tuning = self._take_chosen(run)
         self.path_, self.losses_ = tuning["path"], tuning["losses"]
         error = "relative_error" if run.of_numbers else "error_rate"
         path = [tuning["chosen"] | each | {"round": 0} for each in self.path_]
         self.cv_results_ = _cv_results(tuning["tried"] or path, error)
+
+    def _take_chosen(self, run: Run) -> dict[str, Any]:
+        """Take the chosen values and the held-out figures of a run; return its tuning."""
+        tuning = describe_tuning(run)
+        for name, value in tuning["chosen"].items():
+            # The attribute `basis_` holds the basis rows.
+            setattr(self, "source_" if name == "basis" else f"{name}_", value)
+        return tuning
+
+    def _take_version(self, run: Run) -> None:
+        super()._take_version(run)
+        self._take_chosen(run)
 
 
 _COMBINED = (*(each.name for each in fields(Combination)), *Ridge._fields)
@@ -88,7 +97,10 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         The chosen number.
     error_rate_, log_loss_ : float
         Error rate and log loss of held-out rows with the chosen parameters, weighted by the sample
-        weights. The log loss is that of the calibrated probabilities.
+        weights. The log loss is that of the calibrated probabilities. After an update, the held-out
+        figures also count its rows, which networks without them predicted.
+    n_judged_ : int
+        The number of rows behind the held-out figures.
     temperature_, log_slope_ : float
     biases_ : list of float
         The calibration of `predict_proba`, see `dask_nrbfn.numeric.calibration.Calibration`.
@@ -145,6 +157,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         ``1 - R^2`` of held-out rows, averaged over the targets.
     r2_, rmse_, mae_ : list of float
         R^2, root mean squared and mean absolute error of held-out rows for every target.
+    n_judged_ : int
+        The number of rows behind the held-out figures.
     path_ : list of dict
         These figures for every penalty, locality and alpha, and the figures of all rows as in
         `NRBFNClassifierCV`.

@@ -1,15 +1,16 @@
 """Calibration: probabilities fitted to the scores of held-out rows by maximum likelihood."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.hashing import hash_numbers
+from dask_nrbfn.numeric.hashing import hash_labelled, hash_numbers
 from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, softmax
 from dask_nrbfn.numeric.losses import Loss
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -39,6 +40,9 @@ _MOST_FACTORS = np.array([INVERSE_TEMPERATURES[-1], 64.0])
 
 # Newton steps and halvings of a step. A fit takes 5 to 20 steps.
 _MOST_STEPS, _MOST_HALVINGS = 100, 40
+
+# Largest relative difference of two sums of the same weights.
+_ROUNDING = 1e-12
 
 # A smaller relative decrease of the objective is rounding.
 _LEAST_DECREASE = 1e-13
@@ -96,55 +100,129 @@ def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class ScoreDraw(RowSum):
-    """Scores (m, K) of drawn rows; each row stands for all rows of its class by its weight."""
+    """Scores (m, K) of drawn rows; `totals` (2, K): number and weight of the rows of each class.
+
+    own: weights of the rows. keys, order: hashes of the values with the class, and of the row
+    number. versions: the version of the run that each row joined; 0 for the fit.
+    """
 
     scores: Floats
     codes: NDArray[np.int64]
-    weights: Floats
+    own: Floats
+    keys: NDArray[np.uint64]
+    order: NDArray[np.uint64]
+    versions: NDArray[np.int64]
+    totals: Floats
+
+    @property
+    def weights(self) -> Floats:
+        """Weights (m,): the rows of each class weigh as much as all rows of the class."""
+        _, drawn = self._drawn_totals()
+        factors = np.divide(self.totals[1], drawn, out=np.ones_like(drawn), where=drawn > 0)
+        # All weights may have been summed in another order.
+        factors[np.isclose(factors, 1.0, rtol=_ROUNDING, atol=0.0)] = 1.0
+        weights: Floats = self.own * factors[self.codes]
+        return weights
+
+    def _drawn_totals(self) -> Floats:
+        n_classes = self.scores.shape[1]
+        return np.stack([np.bincount(self.codes, each, n_classes) for each in (None, self.own)])
 
     def log_loss(self, probabilities: Floats) -> float:
         """Return the weighted mean of the log losses of probabilities (m, K)."""
-        own = probabilities[np.arange(len(self.codes)), self.codes]
-        return float(-(self.weights @ np.log(own)) / self.weights.sum())
+        own, weights = probabilities[np.arange(len(self.codes)), self.codes], self.weights
+        return float(-(weights @ np.log(own)) / weights.sum())
 
     def __add__(self, other: Self) -> Self:
         """Return the rows of both."""
-        pairs = zip(self.arrays().values(), other.arrays().values(), strict=True)
-        return type(self)(*(np.concatenate(pair) for pair in pairs))
+        own, further = self._rows(), other._rows()
+        rows = {name: np.concatenate([own[name], further[name]]) for name in own}
+        return replace(self, **rows, totals=self.totals + other.totals)
+
+    def _rows(self) -> dict[str, Any]:
+        return {name: values for name, values in self.arrays().items() if name != "totals"}
+
+    def _take(self, places: NDArray[np.int64]) -> Self:
+        return replace(self, **{name: values[places] for name, values in self._rows().items()})
+
+    def thinned(self, most_scores: int = MOST_SCORES) -> Self:
+        """Return at most ``most_scores / K^2`` rows of each class, with the least hashes."""
+        n_classes = self.scores.shape[1]
+        counts = np.bincount(self.codes, minlength=n_classes)
+        sequence = np.lexsort((self.order, self.codes))
+        ranks = np.arange(len(sequence)) - (np.cumsum(counts) - counts)[self.codes[sequence]]
+        return self._take(np.sort(sequence[ranks < max(1, most_scores // n_classes**2)]))
+
+    def without(
+        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], version: int | None
+    ) -> Self:
+        """Return the draw without so many rows of each of the distinct ascending `keys`.
+
+        The rows that joined last leave first; with `version`, only rows of this version leave.
+        Each row that leaves stands for as many rows as it weighs.
+        """
+        order = np.lexsort((self.order, -self.versions, self.keys))
+        if version is not None:
+            order = order[self.versions[order] == version]
+        sought = self.keys[order]
+        ranks = np.arange(len(order)) - np.searchsorted(sought, sought)
+        places = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+        gone = order[(keys[places] == sought) & (ranks < counts[places])]
+        kept = np.delete(np.arange(len(self.codes)), gone)
+        left = self._take(kept)
+        before, after = self._drawn_totals(), left._drawn_totals()
+        shares = np.divide(after, before, out=np.ones_like(after), where=before > 0)
+        return replace(left, totals=np.where(after == before, self.totals, self.totals * shares))
 
 
 class DrawnRows(NamedTuple):
-    """A draw of rows by the ``shares`` (K,) of the rows of each class."""
+    """A draw of rows by the ``shares`` (K,) of the rows of each class; see `ScoreDraw.versions`."""
 
     shares: Floats
     seed: int
+    version: int = 0
 
     @classmethod
     def of_counts(
-        cls, class_counts: NDArray[np.int64], *, seed: int, most_scores: int = MOST_SCORES
+        cls,
+        class_counts: NDArray[Any],
+        *,
+        seed: int,
+        version: int = 0,
+        most_scores: int = MOST_SCORES,
     ) -> Self:
         """Return a draw of at most about ``most_scores / K^2`` rows of each class."""
         of_class = most_scores / len(class_counts) ** 2
-        return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
+        return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed, version)
 
     def none(self) -> ScoreDraw:
         """Return the draw of no rows."""
-        n_classes = len(self.shares)
-        none = np.empty(0, dtype=np.int64)
-        return ScoreDraw(np.empty((0, n_classes)), none, np.empty(0))
+        n_classes, whole = len(self.shares), np.empty(0, dtype=np.int64)
+        hashes, scores = np.empty(0, dtype=np.uint64), np.empty((0, n_classes))
+        totals = np.zeros((2, n_classes))
+        return ScoreDraw(scores, whole, np.empty(0), hashes, hashes, whole, totals)
 
     def take(
         self,
         numbers: NDArray[np.int64],
+        X: Rows,
         scores: Floats,
         codes: NDArray[np.int64],
         weights: Floats | None,
     ) -> ScoreDraw:
-        """Return the rows of a block that their hashes draw; their weights count the others too."""
-        shares = self.shares[codes]
-        drawn = hash_numbers(numbers, seed=self.seed) * 2.0**-64 <= shares
+        """Return the rows of a block that their hashes draw."""
+        order = hash_numbers(numbers, seed=self.seed + self.version)
+        drawn = np.flatnonzero(order * 2.0**-64 <= self.shares[codes])
         own = np.ones(len(codes)) if weights is None else weights
-        return ScoreDraw(scores[drawn], codes[drawn], (own / shares)[drawn])
+        return ScoreDraw(
+            scores[drawn],
+            codes[drawn],
+            own[drawn],
+            hash_labelled(X[drawn], codes[drawn]),
+            order[drawn],
+            np.full(len(drawn), self.version),
+            np.stack([np.bincount(codes, each, len(self.shares)) for each in (None, own)]),
+        )
 
 
 def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calibration:
@@ -188,7 +266,8 @@ class _Likelihood(NamedTuple):
         inputs = np.stack([draw.scores, _logarithms(draw.scores, loss, draw.scores.shape[1])])
         n_rows, n_classes = draw.scores.shape
         other = _SMOOTHED_ROWS / ((n_rows + 2) * max(n_classes - 1, 1))
-        return cls(inputs, draw.codes, draw.weights / draw.weights.mean(), other)
+        weights = draw.weights
+        return cls(inputs, draw.codes, weights / weights.mean(), other)
 
     def clipped(self, point: Floats) -> Floats:
         """Return the nearest point within the bounds, float64 (K + 2,)."""

@@ -69,6 +69,11 @@ class SolvedCell(NamedTuple):
             squares * trace / fit if fit > 0 else 1.0,
         )
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the scores are the mean of the targets."""
+        return math.isnan(self.alpha)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the fields as arrays, by names that no array of `Moments` has."""
         return {f"solved_{name}": np.atleast_1d(each) for name, each in self._asdict().items()}

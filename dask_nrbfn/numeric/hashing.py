@@ -55,6 +55,11 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     return hashes
 
 
+def hash_labelled(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return a hash of the values and the target of each row, uint64 (b,)."""
+    return _with_targets(hash_values(X), y)
+
+
 def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
     if not is_sparse(X):
@@ -106,7 +111,7 @@ def content_of_rows(
     """
     hashes = hash_values(X)
     if y is not None:
-        with_target = splitmix(hashes ^ splitmix(_target_words(y)))
+        with_target = _with_targets(hashes, y)
         hashes = with_target if labelled is None else np.where(labelled, with_target, hashes)
     if weights is not None:
         weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
@@ -128,6 +133,10 @@ def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     # hundred distinct texts of StringDType.
     labels, _, codes, counts = np.unique_all(y)
     return DistinctLabels(labels, codes, counts)
+
+
+def _with_targets(hashes: NDArray[np.uint64], y: NDArray[Any]) -> NDArray[np.uint64]:
+    return splitmix(hashes ^ splitmix(_target_words(y)))
 
 
 def _target_words(y: NDArray[Any]) -> NDArray[np.uint64]:

@@ -1,8 +1,8 @@
 """Errors of models on held-out rows, and the temperature that fits the probabilities best."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -256,6 +256,17 @@ class ResidualSums(JudgedSums):
         """The squared residuals, and the weights, sums and sums of squares of the targets."""
         weights = np.full_like(self.targets, self.weight)
         return self.squared, np.stack([weights, self.targets, self.squared_targets])
+
+    def to_record(self, model: int) -> dict[str, Any]:
+        """Return the sums of one model as JSON values."""
+        own = slice(model, model + 1)
+        sums = replace(self, squared=self.squared[own], absolute=self.absolute[own])
+        return {name: values.tolist() for name, values in sums.arrays().items()}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the sums of a record of `to_record`."""
+        return cls.from_arrays({name: np.array(values) for name, values in record.items()})
 
     @property
     def spread(self) -> Floats:

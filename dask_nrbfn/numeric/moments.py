@@ -186,6 +186,18 @@ def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool
     return factor_in_place(joint)
 
 
+def with_rounding(left: Moments, taken: Moments) -> Moments:
+    """Return sums that differ from `left` as rounding may, after `taken` was added and subtracted.
+
+    Each sum is rounded a few times while it is large.
+    """
+    rng = np.random.default_rng(0)
+    step = 4.0 * float(np.finfo(np.float64).eps)
+    others = taken.arrays()
+    noise = {name: step * rng.uniform(-1, 1, each.shape) * each for name, each in others.items()}
+    return left + Moments(**noise)
+
+
 def _joint_diagonal(moments: Moments) -> Floats:
     return np.concatenate([moments.target_products.diagonal(), moments.diagonal()])
 

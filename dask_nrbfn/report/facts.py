@@ -27,7 +27,7 @@ from dask_nrbfn.storage.dataset import Dataset
 
 _RESULT = (
     *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "training_r2"),
-    *("expected_calibration_error", "log_loss", "seconds", "n_basis"),
+    *("expected_calibration_error", "log_loss", "n_judged", "seconds", "n_basis"),
 )
 _METHOD = ("fitting_error", "spectral_risk", "temperature", "recall")
 _NETWORK = (
@@ -281,7 +281,7 @@ def find_concerns(finished: FinishedRun, spell: Callable[[str], str] = str) -> l
 
 def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
     if finished.versions:
-        remedy = "The figures of the run describe the fit; an evaluation uses the latest version."
+        remedy = "The tables of the tuning and of the cells describe the fit."
         yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
     if finished.versions and finished.versions[-1]["refresh_due"]:
         reasons = {reason: None for each in finished.versions for reason in each["reasons"]}

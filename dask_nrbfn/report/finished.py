@@ -62,8 +62,9 @@ class FinishedRun:
 
     @property
     def fitted(self) -> dict[str, Any]:
-        """The record with the fitting error, of the weights or of the cells; empty if embedded."""
-        return self.cells or self.stages.get("weights", {})
+        """The latest record with the fitting error; empty if embedded."""
+        fitted = self.cells or self.stages.get("weights", {})
+        return fitted | (self.versions[-1] if self.versions else {})
 
     @property
     def criterion(self) -> str:
@@ -73,7 +74,7 @@ class FinishedRun:
     @cached_property
     def judged_rows(self) -> dict[str, dict[str, Any]]:
         """The figures of held-out and of evaluated rows."""
-        held_out, evaluation = dict(judged_record(self.stages)), self.evaluation
+        held_out, evaluation = dict(judged_record(self.stages, self.versions)), self.evaluation
         confusion = None if self.run.embeds else read_held_out_confusion(self.run)
         if confusion is not None:
             held_out["confusion"] = confusion

@@ -1,11 +1,15 @@
 """The stages of a fit. Each reads the arrays of earlier stages."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the record with the held-out errors of the chosen network; empty without a tuning."""
+def judged_record(
+    stages: Mapping[str, dict[str, Any]], versions: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the held-out figures of the network, or of its latest version; empty without any."""
+    if versions and versions[-1]["held_out"]:
+        return dict(versions[-1]["held_out"])
     if of_cells := cells_record(stages):
         return of_cells
     refined = stages.get("refine", {})

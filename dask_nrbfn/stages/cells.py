@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import ParameterError, plural
+from dask_nrbfn.errors import IllConditionedError, ParameterError, plural
 from dask_nrbfn.numeric.calibration import DrawnRows, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import (
@@ -35,7 +35,7 @@ from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, tr
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import PAPER_ALPHA, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import (
     SLICE_ROWS,
@@ -61,7 +61,7 @@ from dask_nrbfn.stages.context import (
     tuning_of,
 )
 from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
-from dask_nrbfn.stages.validation import calibration_figures
+from dask_nrbfn.stages.validation import DRAWN, calibration_figures, write_draw
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -189,6 +189,12 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         each=beside_first(own_bytes),
         threads=blas_threads(),
     )
+    if len(network.ridges) == 1 and fitted.solved.is_constant and np.ptp(table.y, axis=0).any():
+        raise IllConditionedError(
+            f"the ridge system of a cell with {n_rows} rows is singular at "
+            f"alpha={network.ridges[0].alpha:g}.",
+            "Give a larger `alpha`, or leave it out.",
+        )
     r = fitted.basis.shape[0]
     arrays = {
         **_judged(run, dataset, of_cell, fitted.held_out),
@@ -207,24 +213,29 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
 def _ridges(run: Run) -> tuple[Ridge, ...]:
     params, tuning = run.chosen_params, run.remaining_tuning
     if tuning is None:
-        # With the default of one network, rounding decides what an update and a forget leave.
-        own = {params.alpha} - {PAPER_ALPHA}
-        return tuple(Ridge(params.penalty, each) for each in sorted({*ALPHAS, *own}, reverse=True))
-    given = tuning_of(run).alphas
-    alphas = ALPHAS if given == TuneParams.alphas else sorted(given, reverse=True)
-    return tuple(Ridge(Trials.of(params, tuning).penalties[0], alpha) for alpha in alphas)
+        # With the alpha of the paper, rounding decides what an update and a forget leave.
+        penalty, given, default = params.penalty, [params.alpha], [FitParams.alpha]
+    else:
+        penalty = Trials.of(params, tuning).penalties[0]
+        given, default = [*tuning_of(run).alphas], [*TuneParams.alphas]
+    alphas = ALPHAS if given == default else sorted(given, reverse=True)
+    return tuple(Ridge(penalty, alpha) for alpha in alphas)
 
 
 def _judged(
     run: Run, dataset: Dataset, of_cell: TableRows, scores: Floats
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays of the sums over the held-out rows of a cell."""
-    targets = read_cell_targets(run, dataset.n_targets).shifted(of_cell.targets)
+    own = read_cell_targets(run, dataset.n_targets)
+    targets = own.shifted(of_cell.targets)
+    if dataset.of_numbers:
+        # As predictions are.
+        scores = np.clip(scores, *own.shifted(run.read("cells/target_range")))
     sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
-        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
+        draw = drawn.take(of_cell.numbers, of_cell.X, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
 
@@ -399,6 +410,10 @@ def _grow(run: Run, dataset: Dataset) -> None:
     group = run.group("cells")
     for each in fields(tree):
         write_array(group, f"tree_{each.name}", getattr(tree, each.name), "node")
+    if dataset.of_numbers:
+        target_range = dataset.target_range()
+        assert target_range is not None
+        write_array(group, "target_range", target_range, "end", "target")
     origin = np.median(dataset.take_targets(rows), axis=0) if dataset.of_numbers else np.zeros(1)
     write_array(group, "origin", origin, "target")
 
@@ -455,12 +470,14 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
     figures = sums.figures(0)
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)
-        return figures | {"training_r2": (1.0 - unexplained).tolist()}
+        r2 = (1.0 - unexplained).tolist()
+        return figures | {"training_r2": r2, "residual_sums": sums.to_record(0)}
     assert isinstance(sums, HeldOutSums)
     write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
-    draws = _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn")
+    draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
+    write_draw(run, "cells", draw)
     temperature = figures["temperature"]
-    return figures | calibration_figures(reduce(add, draws), "squared", temperature=temperature)
+    return figures | calibration_figures(draw, "squared", temperature=temperature)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -533,7 +550,7 @@ def _leaves(run: Run) -> tuple[str, ...]:
         return ()
     names = [*Moments.array_names(), *(f"solved_{name}" for name in SolvedCell._fields)]
     cells = range(CELLS.recorded(run).n_cells)
-    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion",))]
+    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion", *DRAWN))]
     return (
         *(f"cells/{name}" for name in own),
         *(name for cell in cells for name in run.part_arrays(FITS, cell, names)),

@@ -507,7 +507,7 @@ class FitContext:
             params = _first_tried(params, tuning)
         elif params.alpha == FitParams.alpha and not embeds:
             tuning = _of_alpha(params, dataset.of_labelled().n_rows)
-        if params.alpha == FitParams.alpha and (tuning is None or tuning.n_held_out is None):
+        if params.alpha == FitParams.alpha and not _chooses_alpha(params, tuning):
             params = replace(params, alpha=PAPER_ALPHA)
         layout, labelled_layout = (
             PartLayout.of(
@@ -605,6 +605,11 @@ def _of_alpha(params: FitParams, n_rows: int) -> TuneParams | None:
     folds = max(_FOLDS, n_rows // _JUDGED_ROWS)
     own: dict[str, Any] = {"features": params.features, "width_factors": params.width_factor}
     return TuneParams(alphas=_ALPHAS, folds=folds, n_held_out=n_judged_folds(n_rows, folds), **own)
+
+
+def _chooses_alpha(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a fit, or each of its cells, chooses alpha."""
+    return params.asks_for_cells if tuning is None else tuning.n_held_out is not None
 
 
 def n_judged_folds(n_rows: int, n_folds: int) -> int:

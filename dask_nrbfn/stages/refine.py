@@ -406,6 +406,9 @@ def is_refined(params: FitParams) -> bool:
 
 def read_held_out_confusion(run: Run) -> Floats | None:
     """Return the weighted confusion of the held-out rows, float64 (K, K); None without tuning."""
+    place = run.latest_place
+    if place and run.has(f"{place}/confusion"):
+        return run.read(f"{place}/confusion")
     if run.has("cells/confusion"):
         return run.read("cells/confusion")
     if run.tuning is None or run.of_numbers:
@@ -426,7 +429,7 @@ def guess_as_good(run: Run) -> Guess | None:
     if confusion is None:
         return None
     guessing = float(1.0 - confusion.sum(axis=1).max() / confusion.sum())
-    guess = Guess(judged_record(run.stages)["error_rate"], guessing)
+    guess = Guess(judged_record(run.stages, run.versions)["error_rate"], guessing)
     return guess if guess.error_rate >= guessing else None
 
 

@@ -28,6 +28,7 @@ from dask_nrbfn.numeric.held_out import (
     HeldOutSums,
     JudgedSums,
     LabelSums,
+    ResidualSums,
     held_out_scores,
     sums_of,
 )
@@ -230,6 +231,9 @@ PATH = Stage(
 # The keys of the sums over the rows of each fold, and of their labels.
 FOLDS, _LABELS = "_folds", "_labels"
 
+# The names of the arrays of a draw.
+DRAWN = [f"drawn_{name}" for name in ScoreDraw.array_names()]
+
 # The end of the name of the pass that fits the calibration.
 _CALIBRATION = "-calibration"
 
@@ -249,6 +253,7 @@ class HeldOutPass:
         codes_in_model: list[int] | None,
         n_targets: int,
         weights_of: WeightsOf,
+        target_range: Floats | None = None,
     ) -> None:
         self._features, self._threads = read_features(run).on_device(), blas_threads()
         held_out: list[int | None] = [*run.held_out_folds] or [None]
@@ -263,6 +268,9 @@ class HeldOutPass:
         shapes = [(len(of_folds), *each.shape) for each in self._sums.fold_sums]
         self._errors, self._totals = map(np.zeros, shapes)
         self._n_rows = 0
+        self._range = None
+        if target_range is not None:
+            self._range = beside(self._targets.shifted(target_range), basis)
 
     def add(self, block: FoldedBlock) -> None:
         """Add the errors of a block."""
@@ -290,7 +298,8 @@ class HeldOutPass:
                 buffer=self._buffer[: X.shape[0]],
                 threads=self._threads,
             )
-            yield rows, scores
+            # As predictions are.
+            yield rows, scores if self._range is None else np.clip(scores, *self._range)
 
     def sums(self) -> Sums:
         """Return the sums of the errors over all rows, and over the rows of each fold."""
@@ -305,8 +314,10 @@ class _DrawPass(HeldOutPass):
     ) -> None:
         super().__init__(run, judged, start, stop, codes, *others)
         n_classes = self._targets.n_targets
-        counts = np.zeros(n_classes, dtype=np.int64)
+        counts = np.zeros(n_classes)
         counts[codes] = judged.class_counts
+        # Folds are equally large up to chance; a validation dataset has none.
+        counts *= len(run.held_out_folds) / run.n_folds if run.held_out_folds else 1.0
         self._drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
         self._draws, self._labels = self._drawn.none(), LabelSums.zeros(1, n_classes)
 
@@ -317,7 +328,8 @@ class _DrawPass(HeldOutPass):
             codes = block.targets[rows]
             self._labels += LabelSums.from_block(scores, codes, own)
             taken = to_host(scores[:, 0])
-            self._draws += self._drawn.take(block.numbers[rows], taken, codes, own)
+            numbers, X = block.numbers[rows], block.X[rows]
+            self._draws += self._drawn.take(numbers, X, taken, codes, own)
 
     def sums(self) -> Sums:
         """Return the drawn rows, and the sums of the labels."""
@@ -335,7 +347,11 @@ def judge_held_out(
     run, judged = job.run, job.validation or job.dataset
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
     layout = PartLayout.of(judged.n_rows, run.params.n_parts)
-    reduction = Reduction(name, work, kinds, layout, (codes, n_targets, weights_of))
+    target_range = None
+    if run.of_numbers:
+        target_range = run_task(job.engine, Dataset.target_range, job.dataset, label=name)
+    context = (codes, n_targets, weights_of, target_range)
+    reduction = Reduction(name, work, kinds, layout, context)
     reduce_parts(run, judged, job.engine, reduction)
     return reduction
 
@@ -359,7 +375,26 @@ def _fit(
 ) -> dict[str, Any]:
     labels: LabelSums = read_total(run, reduction, _LABELS)
     write_array(run.group(group), "confusion", labels.confusion[0], "class", "label")
-    return calibration_figures(read_total(run, reduction), loss, temperature=temperature)
+    draw: ScoreDraw = read_total(run, reduction)
+    if 0 < len(run.held_out_folds) < run.n_folds:
+        # The weights of the classes among all rows are known; those of few folds vary by chance.
+        weight, *of_classes = run.read("moments/target_products")[0]
+        shares = np.array(of_classes) / weight
+        draw = replace(draw, totals=np.stack([draw.totals[0], shares * draw.totals[1].sum()]))
+    write_draw(run, group, draw)
+    return calibration_figures(draw, loss, temperature=temperature)
+
+
+def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
+    """Store the drawn scores to which updates add those of their rows."""
+    for name, values in zip(DRAWN, draw.arrays().values(), strict=True):
+        dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
+        write_array(run.group(group), name, values, *dimensions)
+
+
+def read_draw(run: Run, group: str) -> ScoreDraw:
+    """Return the drawn scores in a group of a run."""
+    return ScoreDraw(*(run.read(f"{group}/{name}") for name in DRAWN))
 
 
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
@@ -399,6 +434,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     figures = path[place] | spread
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info("validation: %s", in_words({criterion: figures[criterion]} | spread | chosen))
+    if isinstance(sums, ResidualSums):
+        figures["residual_sums"] = sums.to_record(place)
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
@@ -461,6 +498,8 @@ VALIDATION = Stage(
     labelled_only=True,
     wanted=lambda tried: tried.tuning is not None,
     grows_with_basis=True,
-    leaves=lambda run: () if run.of_numbers else ("validation/confusion",),
+    leaves=lambda run: (
+        () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *DRAWN))
+    ),
     scratch=(f"validation{_CALIBRATION}",),
 )

@@ -292,13 +292,18 @@ class Run:
 
         "times" is how often the run has the rows; -1 if they were removed as a part of others.
         """
+        return self.members_after()
+
+    def members_after(self, *changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the `members_held` after further changes."""
         held: dict[str, dict[str, Any]] = {}
-        for record in [{"action": ADD, "members": self.attributes["members"]}, *self.versions]:
+        fit = {"action": ADD, "members": self.attributes["members"]}
+        for record in [fit, *self.versions, *changes]:
             sign = -1 if record["action"] == FORGET else 1
             for member in record["members"]:
-                before = held.get(member["content"], {"times": 0})["times"]
-                times = before + sign * member.get("times", 1)
-                held[member["content"]] = {**member, "times": times}
+                before = held.get(member["content"], {"times": 0})
+                times = before["times"] + sign * member.get("times", 1)
+                held[member["content"]] = {**before, **member, "times": times}
         return held
 
     @property

@@ -36,7 +36,7 @@ def test_cli_tune__json(tmp_path, dataset):
     assert tuned["chosen"].keys() == {
         "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
         "locality", "components", "loss", "error_rate", "fold_deviation", "log_loss",
-        "temperature", "log_slope", "biases", "expected_calibration_error",
+        "temperature", "log_slope", "biases", "expected_calibration_error", "n_judged",
     }  # fmt: skip
     for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)

@@ -347,6 +347,24 @@ def test_update_run__a_heavy_row_leaves_the_others_exact():
     close(read_latest_moments(run.location).gram(), gram, rtol=1e-8)
 
 
+@pytest.mark.parametrize("cells", [1, 3])
+def test_update_run__heavy_rows_that_rounding_lets_not_leave_are_refused(cells):
+    X, Y = surfaces(300)
+    heavy = write_table(MemoryStore(), X[250:], target=Y[250:], weights=np.full(50, 1e6))
+    for alpha, refused in ((1e-4, False), (1e-11, True)):
+        params = replace(PARAMS, cells=cells, alpha=alpha, features="plain", width_factor=2.0)
+        dataset = write_table(MemoryStore(), X[:250], target=Y[:250])
+        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+        before = Model.load(run.location)
+        update(run, heavy)
+        if refused:
+            with pytest.raises(DataError, match="so rounding changes most digits"):
+                update(run, heavy, forget=True)
+        else:
+            update(run, heavy, forget=True)
+            close(Model.load(run.location).scores(X), before.scores(X), rtol=1e-4)
+
+
 def test_update_run__cannot_forget_what_was_never_there(run, rows):
     X, y = spirals(400, seed=9)
     of_a_class = write_table(MemoryStore(), X[y == 1], y[y == 1])

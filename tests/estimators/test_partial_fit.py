@@ -158,7 +158,11 @@ def test_partial_fit__of_a_tuned_network():
         width_factors=(0.3,),
         features=("normalized",),
     )
-    fitted.partial_fit(*FIRST).partial_fit(*SECOND)
+    first = fitted.partial_fit(*FIRST).log_loss_
+    fitted.partial_fit(*SECOND)
+    assert fitted.n_judged_ == 200
+    assert fitted.log_loss_ != first
+    assert fitted.temperature_ == fitted._model.calibration.temperature
     fitted.alpha = fitted.alpha_
     assert_weights(fitted, *joined(FIRST, SECOND))
     assert fitted.predict_proba(X).shape == (len(X), 3)

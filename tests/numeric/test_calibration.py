@@ -19,7 +19,14 @@ def drawn(n_rows=600, n_classes=3, *, seed=0, weighted=False):
     scores[np.arange(n_rows), codes] += 0.4
     scores[:, -1] -= 0.3
     weights = rng.uniform(0.1, 3.0, n_rows) if weighted else np.ones(n_rows)
-    return ScoreDraw(scores, codes, weights)
+    return draw_of(scores, codes, weights)
+
+
+def draw_of(scores, codes, weights=None, most_scores=2**20, version=0, **options):
+    """Draw from rows whose values are their numbers."""
+    counts, X = np.bincount(codes, minlength=scores.shape[1]), np.arange(float(len(codes)))[:, None]
+    rows = DrawnRows.of_counts(counts, seed=0, version=version, most_scores=most_scores)
+    return rows.take(np.arange(len(codes)), options.get("X", X), scores, codes, weights)
 
 
 def objective(draw, loss, point):
@@ -66,8 +73,7 @@ def test_fit__is_the_minimum_that_another_method_finds(loss, n_classes):
 def test_fit__certain_and_missing_classes_have_finite_biases():
     codes = np.repeat([0, 1], [200, 3])
     scores = np.eye(3)[codes]
-    found = fit_calibration(ScoreDraw(scores, codes, np.ones(203)), SQUARED,
-        temperature=0.3)  # fmt: skip
+    found = fit_calibration(draw_of(scores, codes), SQUARED, temperature=0.3)
     assert np.abs(found.biases).max() < 10
     own = found.probabilities(scores, SQUARED)[np.arange(203), codes]
     assert own.min() > 0.95
@@ -76,8 +82,7 @@ def test_fit__certain_and_missing_classes_have_finite_biases():
 def test_fit__rows_that_are_all_right_do_not_make_others_certain():
     codes = np.repeat([0, 1], [985, 15])
     scores = np.where(np.eye(2)[codes] == 1, 0.9, 0.1)
-    found = fit_calibration(ScoreDraw(scores, codes, np.ones(1000)), SQUARED,
-        temperature=2.0**-10)  # fmt: skip
+    found = fit_calibration(draw_of(scores, codes), SQUARED, temperature=2.0**-10)
     less_sure = found.probabilities(np.array([[0.6, 0.4], [0.9, 0.1]]), SQUARED)
     assert less_sure[0, 1] > 1e-3
     assert 1e-5 < less_sure[1, 1] < 1e-3
@@ -87,27 +92,50 @@ def test_draw__has_equally_many_rows_of_large_classes_and_all_of_small_ones():
     codes = np.repeat([0, 1, 2], [60_000, 9_000, 200])
     weights = np.random.default_rng(0).uniform(0.5, 1.5, len(codes))
     scores = np.random.default_rng(1).random((len(codes), 3))
-    rows = DrawnRows.of_counts(np.bincount(codes), seed=0, most_scores=9 * 3_000)
-    draw = rows.take(np.arange(len(codes)), scores, codes, weights)
+    draw = draw_of(scores, codes, weights, most_scores=9 * 3_000)
     counts = np.bincount(draw.codes)
     np.testing.assert_allclose(counts[:2], 3_000, rtol=0.1)
     assert counts[2] == 200
-    for code in range(3):
-        # They stand for all rows of their class.
-        total = weights[codes == code].sum()
-        assert draw.weights[draw.codes == code].sum() == pytest.approx(total, rel=0.1)
+    # They stand for all rows of their class, not for as many as chance drew.
+    found = np.bincount(draw.codes, draw.weights)
+    np.testing.assert_allclose(found, np.bincount(codes, weights), rtol=1e-12)
+
+
+def test_draw__of_rows_that_all_fit_has_their_own_weights_to_the_bit():
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, 600)
+    draw = draw_of(drawn().scores, drawn().codes, weights)
+    np.testing.assert_array_equal(draw.weights, weights)
+
+
+def test_draw__rows_that_joined_and_left_leave_the_draw_as_it_was():
+    codes, weights = np.arange(300) % 3, np.linspace(1.0, 2.0, 300)
+    scores = np.random.default_rng(0).random((2, 300, 3))
+    # Both have the same rows, so that only the version tells them apart.
+    first, second = (draw_of(each, codes, weights, version=v) for v, each in enumerate(scores))
+    both = first + second
+    keys = np.sort(first.keys)
+    for version in (1, None):
+        left = both.without(keys, np.ones(300, dtype=np.int64), version)
+        for name, values in left.arrays().items():
+            np.testing.assert_allclose(values, getattr(first, name), rtol=1e-12)
+    assert both.without(keys[:1], np.array([2]), None).totals[0].sum() == 598
+    thinned = both.thinned(most_scores=9 * 50)
+    assert np.bincount(thinned.codes).tolist() == [50, 50, 50]
+    found = np.bincount(thinned.codes, thinned.weights)
+    np.testing.assert_allclose(found, 2 * np.bincount(codes, weights))
 
 
 @given(cuts=st.lists(st.integers(0, 600), max_size=5))
 def test_draw__is_the_same_however_rows_are_cut(cuts):
-    draw, numbers = drawn(), np.arange(600)
+    draw, numbers, X = drawn(), np.arange(600), np.arange(600.0)[:, None]
     rows = DrawnRows.of_counts(np.array([200, 200, 200]), seed=3, most_scores=9 * 50)
-    whole = rows.take(numbers, draw.scores, draw.codes, draw.weights)
+    whole = rows.take(numbers, X, draw.scores, draw.codes, draw.weights)
     ends = [0, *sorted(cuts), 600]
     summed = rows.none()
     for start, stop in pairwise(ends):
         part = slice(start, stop)
-        summed += rows.take(numbers[part], draw.scores[part], draw.codes[part], draw.weights[part])
+        columns = (numbers, X, draw.scores, draw.codes, draw.weights)
+        summed += rows.take(*(each[part] for each in columns))
     for name, values in summed.arrays().items():
         np.testing.assert_array_equal(values, whole.arrays()[name])
     again = ScoreDraw.from_arrays(summed.arrays())

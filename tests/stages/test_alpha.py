@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import context
 from dask_nrbfn.stages.moments import read_features
+from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.stages.weights import _solve_first
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import refuse, succeed
@@ -43,8 +45,24 @@ def test_chosen__is_best_of_a_recomputation(monkeypatch, judged_rows, n_held_out
     assert run.chosen_params.alpha == max(wrong, key=lambda alpha: (-wrong[alpha], alpha))
 
 
+def test_chosen__held_out_rows_that_fit_are_all_drawn_and_weigh_as_their_classes(monkeypatch):
+    monkeypatch.setattr(context, "_JUDGED_ROWS", 100)
+    # Room for 60 rows of a class: for all that are held out, not for all rows.
+    monkeypatch.setitem(DrawnRows.of_counts.__func__.__kwdefaults__, "most_scores", 9 * 60)
+    X, y = overlapping(300, 0.4)
+    run = fit_table(X, y, PLAIN)
+    draw, n_judged = read_draw(run, "validation"), run.stages["validation"]["n_rows"]
+    assert (
+        len(draw.codes)
+        == n_judged
+        == np.count_nonzero(folds_of_rows(0, 300, n_folds=5, seed=0) < 2)
+    )
+    shares = np.bincount(draw.codes, draw.weights) / n_judged
+    np.testing.assert_allclose(shares, np.bincount(y) / 300)
+
+
 @pytest.mark.parametrize(
-    "options", [{"cells": 3}, {"prune": 9}, {"loss": "hinge"}, {"n_rows": 9}, {"embeds": True}]
+    "options", [{"prune": 9}, {"loss": "hinge"}, {"n_rows": 9}, {"embeds": True}]
 )
 def test_auto__is_the_alpha_of_the_paper_where_none_is_chosen(options):
     dataset = write(*spirals(options.pop("n_rows", 90)))

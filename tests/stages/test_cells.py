@@ -10,12 +10,12 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import MemoryBudgetError
+from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
 from dask_nrbfn.stages import context
-from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
+from dask_nrbfn.stages.cells import ALPHAS, CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
 from tests.tables import spirals, surfaces
@@ -197,6 +197,20 @@ def test_cells__sum_weighted_rows():
     members = Model.load(balanced.location).cells.tree.route(X)
     expected = np.bincount(members.cells, of_classes[y][members.rows])
     np.testing.assert_allclose(total_weight(balanced), expected)
+
+
+def test_cells__a_given_alpha_is_the_alpha_of_every_cell():
+    X, y = overlapping(300, 0.4)
+    for alpha in (0.1, 1e-5, 1e-13):
+        run = fit_table(X, y, replace(PARAMS, cells=2, alpha=alpha))
+        assert run.read("cells/alphas").tolist() == [alpha] * 2
+        assert Model.load(run.location).params.alpha == alpha
+    chosen = fit_table(X, y, replace(PARAMS, cells=2))
+    assert set(chosen.read("cells/alphas")) <= {*ALPHAS}
+    assert Model.load(chosen.location).params.alpha == "auto"
+    # All activations are nearly 1.
+    with pytest.raises(IllConditionedError, match="singular at alpha=0"):
+        fit_table(X, y, replace(PARAMS, cells=2, alpha=0.0, width_factor=1e6))
 
 
 def test_cells__unlabelled_rows_are_left_out():
