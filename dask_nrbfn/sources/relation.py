@@ -7,9 +7,10 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.request import pathname2url
 
 import duckdb
@@ -17,6 +18,7 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import parquet
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Kind, Schema
@@ -24,6 +26,16 @@ from dask_nrbfn.sources.files import File, damage_named, optional_package, scrat
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
+from dask_nrbfn.sources.text import (
+    JOINED,
+    Dialect,
+    check_repeats,
+    check_split,
+    header_of,
+    lines_named,
+    literal,
+    repeats_header,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +44,14 @@ _MEMORY, _MOST_THREADS = "512MB", 4
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _QUERY, SNIFFED_ROWS = "the query", 100_000
-_REMEDY = (
-    "Correct the table or the query. To read a text table with other options of DuckDB, pass "
-    "`sql`=\"FROM read_csv('FILE', encoding = 'latin-1', null_padding = true)\"."
-)
+_REMEDY = "Correct the table or the query."
 # Raises DataError in place of errors of DuckDB, Arrow and SQLite.
 explained = partial(damage_named, what="a table", remedy=_REMEDY, raised=DataError)
 # Steps of a plan that keep the order of rows.
 _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
-_FORMATS = "dateformat", "timestampformat"
+_FORMATS = {"dateformat": "DateFormat", "timestampformat": "TimestampFormat"}
+# Text files that are open at once.
+_MOST_OPEN = 256
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # The texts in which DuckDB finds booleans.
 _ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
@@ -55,11 +66,6 @@ _ARRAY_TYPE = re.compile(r".*\[(\d+)\]")
 def quoted(name: str) -> str:
     """Return a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def literal(value: object) -> str:
-    """Return a text as an SQL literal."""
-    return "'" + str(value).replace("'", "''") + "'"
 
 
 def kind_of(type_name: str) -> Kind | None:
@@ -81,6 +87,8 @@ class Table:
     found: types of text by the first rows of a text table; ENUM for categories of a frame.
     marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
+    header: names in the first row of text, for rows that repeat it.
+    lines: a context whose errors name lines of text.
     """
 
     origin: str
@@ -90,6 +98,8 @@ class Table:
     found: Mapping[str, str] = field(default_factory=dict)
     marks: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
+    header: tuple[str, ...] = ()
+    lines: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @classmethod
     def of(
@@ -134,14 +144,14 @@ class Table:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
         batch_rows = max(_VECTOR, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(expressions))))
         named = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
-        with explained(self.origin):
+        with explained(self.origin), self.lines():
             rows = self.relation.project(named).to_arrow_reader(batch_rows)
         with rows:
             while (batch := self._ran(lambda: next(rows, None))) is not None:
                 yield batch
 
     def _ran(self, call: Callable[[], Any]) -> Any:
-        with explained(self.origin):
+        with explained(self.origin), self.lines():
             return ran(self.connection, call)
 
 
@@ -231,6 +241,7 @@ def table_in_memory(
     with explained(name):
         if isinstance(X, pa.RecordBatchReader):
             found = _coded(X.schema)
+            check_repeats(X.schema.names, name)
             connection.from_arrow(X).create("rows")
             return Table.of(name, connection.table("rows"), connection, marks=marks, found=found)
         columns = _columns(X, name, schema)
@@ -304,10 +315,22 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return connection.from_arrow(_arrow_rows(files))
     how = _how(reading)
     if suffix in PARQUET:
-        return connection.sql(f"FROM read_parquet({paths}, {how})")
+        rows = connection.sql(f"FROM read_parquet({paths}, {how})")
+        # DuckDB adds numbers to names that are repeated.
+        if {*rows.columns} & {re.sub(r"_\d+$", "", name) for name in rows.columns if "_" in name}:
+            for file in files:
+                with file.open() as stored:
+                    check_repeats(parquet.read_schema(stored).names, file)
+        return rows
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
-    return _text_rows(connection, reading, paths)[0]
+    own = _text_rows(connection, reading, paths)
+    named = {name: quoted(name) for name in own.header if own.found.get(name) == "VARCHAR"}
+    # Rows with a header make every column a text.
+    repeats = repeats_header(named) if len(named) == len(own.found) else ""
+    if repeats and own.relation.filter(repeats).limit(1).fetchall():
+        raise DataError(f"{reading.place} repeats its header in a row.", JOINED)
+    return own.relation
 
 
 def _arrow_rows(files: Sequence[File]) -> Any:
@@ -350,51 +373,93 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     marks = reading.marks(MISSING_VALUES)
     # `value_of` finds marks between blanks, unless they are numbers.
     padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
-    relation, found, written = _text_rows(connection, reading, paths, padded)
-    if len(relation.columns) == 1 and re.search(r"[,;\t|]", relation.columns[0]):
-        raise DataError(
-            f"{origin} is not split into columns: some row has fewer or more cells than the first.",
-            "Correct the row, or read it with SQL: \"FROM read_csv('FILE', null_padding = true)\".",
-        )
-    written = {name: value for name, value in written.items() if value}
-    return Table.of(origin, relation, connection, found=found, marks=marks, written=written)
+    own = _text_rows(connection, reading, paths, padded)
+    written = {name: value for name, value in own.written.items() if value}
+    table = Table.of(
+        origin, own.relation, connection, found=own.found, marks=marks, written=written
+    )
+    header = tuple(name for name in own.header if name in table.types and name not in marks)
+    return replace(table, header=header, lines=own.lines)
+
+
+class _TextRows(NamedTuple):
+    """Rows of text files, and what `Table` has of them."""
+
+    relation: Any
+    found: dict[str, str]
+    written: dict[str, Any]
+    header: Sequence[str]
+    lines: Callable[[], AbstractContextManager[None]]
 
 
 def _text_rows(
     connection: duckdb.DuckDBPyConnection, reading: Reading, paths: str, padded: Sequence[str] = ()
-) -> tuple[Any, dict[str, str], dict[str, Any]]:
-    """Return the rows of text files, the types that the first rows have, and `Table.written`.
-
-    Booleans, and all cells if there are `padded` marks, are text.
-    """
-    options, how, first = _text_options(reading), _how(reading), _path(reading.files[0])
+) -> _TextRows:
+    """Return the rows of text files; booleans, and all cells with `padded` marks, are text."""
+    options, how, files = _text_options(reading), _how(reading), reading.files
     # A blank at the end of a row is no cell. Rows of another length are errors.
-    ends = "delim = ' '" in options and [*reading.files] == [reading.place]
-    options += f", null_padding = {str(ends).lower()}"
-    sniffed = f"SELECT HasHeader, DateFormat, TimestampFormat FROM sniff_csv({first}, {options})"
-    has_header, *formats = connection.sql(sniffed).fetchall()[0]
+    ends = "delim = ' '" in options and [*files] == [reading.place]
+    padding = f"null_padding = {str(ends).lower()}"
+    checked = () if ends else files
+    with lines_named(checked, Dialect(reading.delimiter)):
+        sniffed = f"FROM sniff_csv({_path(files[0])}, {options}, {padding})"
+        (own,) = connection.sql(sniffed).to_arrow_table().to_pylist()
+    dialect, has_header = Dialect.of(own), own["HasHeader"]
     written = {"delimiter": reading.delimiter, "no_header": not has_header}
-    written |= dict(zip(_FORMATS, formats, strict=True))
-    typed = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
-    found = dict(zip(typed.columns, map(str, typed.types), strict=True))
-    if ends and typed.aggregate(f"count({quoted(typed.columns[-1])})").fetchall() == [(0,)]:
+    written |= {name: own[sniffed] for name, sniffed in _FORMATS.items()}
+    headers = [header_of(file, dialect) for file in files]
+    if not ends:
+        options = _text_options(reading, (), written, dialect)
+    options += f", {padding}, {how}"
+    with lines_named(checked, dialect):
+        found = _types_found(connection, files, options)
+    check_split(files[0], headers[0], dialect)
+    if has_header:
+        for file, header in zip(files, headers, strict=True):
+            check_repeats(header, file)
+    last = f"SELECT count({quoted([*found][-1])}) FROM read_csv({paths}, {options})"
+    if ends and connection.sql(last).fetchall() == [(0,)]:
         found.popitem()
     if ends and not has_header:
         digits = len(str(len(found) - 1))
         found = {f"column{j:0{digits}}": of for j, of in enumerate(found.values())}
+    many = len(files) > _MOST_OPEN
     texts = {name: "VARCHAR" for name, of in found.items() if padded or of == "BOOLEAN"}
-    columns = found | texts if ends else texts
+    columns = found | texts if ends or many else texts
     named = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in columns.items())
+    if many and all(header == headers[0] for header in headers):
+        # Files whose columns are found by name are all open at once.
+        how = how.replace("union_by_name = true", "union_by_name = false")
     if ends:
         how = f"auto_detect = false, columns = {{{named}}}"
     elif named:
         how += ", all_varchar = true" if padded else f", types = {{{named}}}"
-    options = _text_options(reading, padded, written)
-    return connection.sql(f"FROM read_csv({paths}, {options}, {how})"), found, written
+    options = _text_options(reading, padded, written, dialect)
+    relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
+    header = headers[0] if has_header else []
+    return _TextRows(relation, found, written, header, partial(lines_named, checked, dialect))
+
+
+def _types_found(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[File], options: str
+) -> dict[str, str]:
+    """Return the types of the first rows of text files, some files at a time."""
+    found = dict[str, str]()
+    for start in range(0, len(files), _MOST_OPEN):
+        paths = ", ".join(map(_path, files[start : start + _MOST_OPEN]))
+        rows = connection.sql(f"FROM read_csv([{paths}], {options})")
+        for name, of in zip(rows.columns, map(str, rows.types), strict=True):
+            kinds = {kind_of(of), kind_of(found.get(name, of))}
+            wider = "DOUBLE" if kinds == {"number"} else "VARCHAR"
+            found[name] = of if found.get(name, of) == of else wider
+    return found
 
 
 def _text_options(
-    reading: Reading, padded: Sequence[str] = (), written: Mapping[str, Any] | None = None
+    reading: Reading,
+    padded: Sequence[str] = (),
+    written: Mapping[str, Any] | None = None,
+    dialect: Dialect | None = None,
 ) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit or now."""
     known = {**(written or {}), **(reading.schema.written if reading.schema else {})}
@@ -410,6 +475,7 @@ def _text_options(
     }
     given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
     options |= {name: literal(value) for name, value in given.items() if value}
+    options |= dialect.options() if dialect else {}
     no_header = reading.no_header or known.get("no_header")
     if no_header or reading.schema is not None or written:
         options["header"] = "false" if no_header else "true"
@@ -441,6 +507,7 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
 
 def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
     """Return the rows of a query, copied unless each pass gives them in the same order."""
+    check_repeats(rows.columns, _QUERY)
     steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
     if all(map(_ORDERLY.fullmatch, steps)) and "random" not in query.lower():
         return rows
@@ -454,5 +521,7 @@ def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -
     path = pathname2url(place.local(connection))
     with sqlite.connect(f"file:{path}?mode=ro") as database, database.cursor() as cursor:
         cursor.execute(query)
-        connection.from_arrow(cursor.fetch_record_batch()).create("rows")
+        rows = cursor.fetch_record_batch()
+        check_repeats(rows.schema.names, _QUERY)
+        connection.from_arrow(rows).create("rows")
     return connection.table("rows")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -261,9 +262,25 @@ def check_found(
     counts = Counter(found)
     absent = [name for name in wanted if name not in counts]
     wrong = absent or [*dict.fromkeys(name for name in wanted if counts[name] > 1)]
-    if wrong:
-        has = f"has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}"
-        raise DataError(f"{origin} {has}; it has {shown_names(found) or 'none'}.", remedy)
+    if not wrong:
+        return
+    problem = (
+        f"{origin} has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}; "
+    )
+    problem += f"it has {shown_names(found) or 'none'}"
+    if not absent:
+        places = [str(place) for place, name in enumerate(found, 1) if name == wrong[0]]
+        problem += f", with {wrong[0]!r} in places {' and '.join(places)}"
+    elif alike := in_other_form(absent, found):
+        problem += f", of which {alike[0]!r} has the characters of another Unicode form"
+        remedy = "Write names in one form, such as unicodedata.normalize('NFC', name)."
+    raise DataError(f"{problem}.", remedy)
+
+
+def in_other_form(wanted: Iterable[object], found: Iterable[object]) -> list[object]:
+    """Return what was found that differs from a wanted text only by its Unicode form."""
+    forms = {normalize("NFC", str(each)) for each in wanted}
+    return [each for each in found if normalize("NFC", str(each)) in forms]
 
 
 def shown_names(names: Sequence[str]) -> str:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
-from dask_nrbfn.sources.relation import Table, kind_of, literal
+from dask_nrbfn.sources.relation import Table, kind_of
 from dask_nrbfn.sources.source import Reading
+from dask_nrbfn.sources.text import literal
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,9 @@
 import gzip
 import json
 import logging
+import os
 import re
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -156,6 +158,34 @@ OBJECTS = {
 def test_forms__in_memory_store_the_same_rows(expected, convert):
     found = ingest(convert(people()), label="y", chunk_rows=5)
     assert (found.fingerprint, labels_of(found)) == (expected.fingerprint, labels_of(expected))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "reader", "sql", "query", "sqlite"])
+def test_forms__column_name_that_is_repeated_is_no_feature(tmp_path, kind):
+    names = ["a", "y", "b", "y"]
+    table = pa.Table.from_arrays([pa.array([1, 2])] * 4, names=names)
+    source = tmp_path / f"d.{kind}"
+    if kind == "csv":
+        (tmp_path / "d.csv").write_text("a,y,b,y\n1,1,1,1\n2,2,2,2\n")
+    elif kind == "parquet":
+        parquet.write_table(table, source)
+    elif kind == "reader":
+        source = table.to_reader()
+    else:
+        with sqlite3.connect(source) as database:
+            people().assign(day=0).to_sql("t", database, index=False)
+        people().to_parquet(tmp_path / "t.parquet")
+    query = f"SELECT p.*, q.* FROM '{tmp_path}/t.parquet' p JOIN '{tmp_path}/t.parquet' q USING (y)"
+    source, sql = {
+        "sql": (None, query),
+        "query": (tmp_path / "t.parquet", query.replace(f"'{tmp_path}/t.parquet'", "source")),
+        "sqlite": (source, "SELECT * FROM t p JOIN t q USING (y)"),
+    }.get(kind, (source, None))
+    with pytest.raises(
+        DataError, match=r"several columns .*, with '\w+' in places \d+ and \d+"
+    ) as got:
+        ingest(source, sql=sql, label="y")
+    assert kind not in ("csv", "parquet", "reader") or "'y' in places 2 and 4" in str(got.value)
 
 
 def test_forms__order_of_rows_is_kept_by_several_threads(tmp_path, monkeypatch):
@@ -358,8 +388,130 @@ def test_text__row_that_begins_with_a_hash_is_a_row(tmp_path):
 
 def test_text__row_of_another_length(tmp_path):
     rows = "".join(f"{row},2{',3' * (row != 90)}\n" for row in range(200))
-    with pytest.raises(DataError, match=r"is not split into columns: some row has fewer or more"):
+    with pytest.raises(DataError, match="line 92 has 2 cells, and the first row has 3"):
         ingest_text(tmp_path, "a,b,c\n" + rows)
+
+
+NARROW = "a,b,y\n" + "".join(f"{row},{row % 5},{'uv'[row % 2]}\n" for row in range(60))
+WIDER = "a,b,c,y\n" + "".join(f"{row},{row % 5},0,{'uv'[row % 2]}\n" for row in range(40))
+
+
+@pytest.mark.parametrize("n_lines", [0, 1], ids=["with headers", "without"])
+def test_text__joined_files_whose_rows_become_wider_lose_no_rows(tmp_path, n_lines):
+    narrow, wider = ("".join(text.splitlines(True)[n_lines:]) for text in (NARROW, WIDER))
+    message = f"line {62 - n_lines} has 4 cells, and the first row has 3"
+    for sql in (None, "FROM source"):
+        with pytest.raises(DataError, match=message):
+            ingest_text(tmp_path, narrow + wider, sql=sql)
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / "d.csv", spoiled=True)
+    # The remedy.
+    (tmp_path / "parts").mkdir()
+    for name, text in (("1", narrow), ("2", wider)):
+        (tmp_path / f"parts/{name}.csv").write_text(text)
+    assert ingest(tmp_path / "parts", missing="impute").n_rows == 100
+
+
+def test_text__joined_headers_are_no_rows(tmp_path):
+    texts = "c,y\n" + "p,u\nq,v\n" * 9
+    for text in (NARROW + NARROW, texts + texts):
+        with pytest.raises(
+            DataError, match=r"repeats its header in row (60|18) \(the first is 0\)"
+        ):
+            ingest_text(tmp_path, text, label="y")
+        with pytest.raises(DataError, match="repeats its header"):
+            ingest(tmp_path / "d.csv", sql="FROM source", label="y")
+
+
+def test_text__lines_before_the_header_are_left_out_only_as_comments_or_a_title(tmp_path):
+    for lines in ("Report of 2024\n", "\n\n", "# made by x, y\n#z\n"):
+        assert ingest_text(tmp_path, lines + NARROW).n_rows == 60
+    with pytest.raises(DataError, match="line 2 is left out, because the first row") as refused:
+        ingest_text(tmp_path, "Report\nof 2024\n" + NARROW)
+    assert typed(refused, tmp_path).n_rows == 60
+    (tmp_path / "parts").mkdir()
+    for name, lines in (("1", "# x\n"), ("2", "")):
+        (tmp_path / f"parts/{name}.csv").write_text(f"{lines}a,b\n1,2\n3,4\n")
+    with pytest.raises(DataError, match=r"2\.csv: line 1 is left out"):
+        ingest(tmp_path / "parts")
+
+
+def typed(refused, tmp_path):
+    """Return the dataset that the query of a remedy reads."""
+    query = re.search('sql="(.*)"', refused.value.remedy)[1]
+    return ingest(query.replace("FILE", str(tmp_path / "d.csv")))
+
+
+@pytest.mark.parametrize("place", [60, 110_000], ids=["first rows", "later"])
+@pytest.mark.parametrize("cell", ['"p', '"p"q'])
+def test_text__quotes_that_do_not_match_are_no_class(tmp_path, place, cell):
+    rows = ["1,2,u\n"] * place + [f"1,2,{cell}\n"] + ["1,2,v\n"] * 60
+    with pytest.raises(DataError, match=f"line {place + 2} has a cell in column 3 ") as refused:
+        ingest_text(tmp_path, "a,b,y\n" + "".join(rows), label="y")
+    if place == 60:
+        assert typed(refused, tmp_path).n_rows == 121
+    assert ingest_text(tmp_path, NARROW + '1,2,5" pipe\n1,2,"x ""y"""\n', label="y").n_rows == 62
+
+
+ENCODED = {
+    "cp1252": ("€", "iconv -f CP1252 -t UTF-8 FILE > NEW.csv"),
+    "latin-1": ("é", "encoding = 'latin-1'"),
+    "utf-16": ("€", "encoding = 'utf-16'"),
+    "utf-16-le": ("e", "encoding = 'utf-16'"),
+}
+
+
+@pytest.mark.parametrize(("encoding", "mark", "advice"), [(k, *v) for k, v in ENCODED.items()])
+def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
+    path, text = tmp_path / "d.csv", NARROW.replace("u", mark)
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(DataError, match=r"line \d is not UTF-8") as refused:
+        ingest(path, label="y")
+    assert advice in refused.value.remedy
+    if encoding != "cp1252":
+        assert typed(refused, tmp_path).n_rows == 60
+        return
+    command = advice.replace("FILE", str(path)).replace("NEW", str(tmp_path / "new"))
+    subprocess.run(command, shell=True, check=True)
+    assert labels_of(ingest(tmp_path / "new.csv", label="y"))[0] == "€"
+
+
+def test_text__advice_about_ends_of_lines_works(tmp_path):
+    lines = NARROW.splitlines()
+    text = "".join(line + ["\n", "\r\n"][row % 3 == 2] for row, line in enumerate(lines))
+    (tmp_path / "d.csv").write_bytes(text.encode())
+    with pytest.raises(DataError, match="line 3 ends in ") as refused:
+        ingest(tmp_path / "d.csv")
+    assert typed(refused, tmp_path).n_rows == 60
+
+
+def test_text__short_rows_are_read_as_advised(tmp_path):
+    with pytest.raises(DataError, match="line 62 has 2 cells") as refused:
+        ingest_text(tmp_path, NARROW + "7,8\n")
+    query = re.search('sql="(.*)"', refused.value.remedy)[1].replace("FILE", f"{tmp_path}/d.csv")
+    assert ingest(query, missing="impute").n_rows == 61
+
+
+def test_text__byte_order_mark_before_a_quoted_name(tmp_path):
+    text = '\ufeff"a, b",y\n1,u\n2,v\n'
+    assert ingest_text(tmp_path, text.replace(", ", " ")).feature_names[0] == "a b"
+    with pytest.raises(DataError, match="byte order mark before a quote") as refused:
+        ingest_text(tmp_path, text)
+    command = re.search("sed .*FILE", refused.value.remedy)[0]
+    subprocess.run(command.replace("FILE", str(tmp_path / "d.csv")), shell=True, check=True)
+    assert ingest(tmp_path / "d.csv").feature_names[0] == "a, b"
+
+
+def test_text__more_files_than_may_be_open(tmp_path):
+    for part in range(300):
+        (tmp_path / f"{part:03}.csv").write_text(f"a,y\n{part},u\n{part / 2},v\n")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 290, limit[1]))
+    try:
+        dataset = ingest(tmp_path, label="y")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert rows_of(dataset)[-2:, 0].tolist() == [299, 149.5]
 
 
 def rows_ending_with_blanks(tmp_path, n_columns, ends):
