@@ -5,11 +5,12 @@ import logging
 import os
 import re
 from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 from urllib.request import pathname2url
 
@@ -35,6 +36,7 @@ from dask_nrbfn.sources.text import (
     lines_named,
     literal,
     repeats_header,
+    width_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,10 @@ logger = logging.getLogger(__name__)
 _MEMORY, _MOST_THREADS = "512MB", 4
 # Bytes of one batch of numbers, and the smallest batch, a vector of DuckDB.
 _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
+# Tables of more columns are wide. Bytes of six vectors of a column of text.
+_WIDE, _WIDE_BYTES = 500, 6 * 16 * _VECTOR
+# Columns in SQL, as the group, and literals.
+_COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
 _QUERY, SNIFFED_ROWS = "the query", 100_000
 _REMEDY = "Correct the table or the query."
 # Raises DataError in place of errors of DuckDB, Arrow and SQLite.
@@ -121,20 +127,25 @@ class Table:
                 columns += [(f"{name}_{j}", f"{quoted(own)}[{j + 1}]") for j in elements]
             else:
                 columns.append((name, quoted(own)))
+        _widen(connection, len(columns))
         named, selected = zip(*columns, strict=True) if columns else ((), ())
         check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
         types = dict(zip(named, map(str, rows.types), strict=True))
         return cls(origin=origin, relation=rows, connection=connection, types=types, **options)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the columns, in order."""
         return tuple(self.types)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
     def column(self, name: str) -> str:
         """Return the SQL of a column."""
-        return f"c{self.names.index(name)}"
+        return f"c{self._places[name]}"
 
     def first_row(self, rows: Any) -> tuple[Any, ...]:
         """Return the first row of a relation of few rows that was made of this one."""
@@ -142,13 +153,40 @@ class Table:
 
     def batches(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield expressions of all rows in order, as columns c0, c1 and so on."""
-        batch_rows = max(_VECTOR, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(expressions))))
-        named = ", ".join(f"{sql} AS c{place}" for place, sql in enumerate(expressions))
+        if len(expressions) > _WIDE:
+            return self._stacked(expressions)
+        return self._streamed([f"{sql} AS c{place}" for place, sql in enumerate(expressions)])
+
+    def _streamed(self, named: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        batch_rows = max(_VECTOR, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(named))))
         with explained(self.origin), self.lines():
-            rows = self.relation.project(named).to_arrow_reader(batch_rows)
+            rows = self.relation.project(", ".join(named)).to_arrow_reader(batch_rows)
         with rows:
             while (batch := self._ran(lambda: next(rows, None))) is not None:
                 yield batch
+
+    def _stacked(self, expressions: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the same as `batches`: equal expressions of many columns are evaluated as one."""
+        groups = defaultdict[tuple[str, str], list[tuple[int, str]]](list)
+        types, used = [*self.types.values()], dict[str, None]()
+        for place, sql in enumerate(expressions):
+            own = dict.fromkeys(filter(None, _COLUMN.findall(sql)))
+            used |= own
+            one, *others = own
+            shape = _COLUMN.sub(lambda found: "c" if found[1] else found[0], sql)
+            groups[(sql, "") if others else (shape, types[int(one[1:])])].append((place, one))
+        connection, found = connected(), [pa.nulls(0)] * len(expressions)
+        for batch in self._streamed([*used]):
+            for (sql, of), members in groups.items():
+                rows = connection.from_arrow(pa.Table.from_batches([batch]))
+                if of:
+                    cells = pa.concat_arrays([batch.column(name) for _, name in members])
+                    rows = connection.from_arrow(pa.table({"c": cells})).project(f"c::{of} AS c")
+                evaluated = self._ran(rows.project(f"{sql} AS v").to_arrow_table)
+                values = pa.concat_arrays(evaluated.column(0).chunks)
+                for number, (place, _) in enumerate(members):
+                    found[place] = values.slice(number * len(batch), len(batch))
+            yield pa.RecordBatch.from_arrays(found, names=[f"c{j}" for j in range(len(found))])
 
     def _ran(self, call: Callable[[], Any]) -> Any:
         with explained(self.origin), self.lines():
@@ -182,6 +220,13 @@ def connected() -> duckdb.DuckDBPyConnection:
     # of the columns.
     connection.execute("SET disabled_optimizers = 'statistics_propagation,common_subexpressions'")
     return connection
+
+
+def _widen(connection: Any, n_columns: int) -> None:
+    """Let a connection hold some vectors of each of many columns, few of which have bytes."""
+    if connection is not None and n_columns > _WIDE:
+        size = max(512, n_columns * _WIDE_BYTES >> 20)
+        connection.execute(f"SET threads = 1; SET memory_limit = '{size}MB'")
 
 
 def table_of(reading: Reading) -> Table:
@@ -401,6 +446,7 @@ def _text_rows(
     ends = "delim = ' '" in options and [*files] == [reading.place]
     padding = f"null_padding = {str(ends).lower()}"
     checked = () if ends else files
+    _widen(connection, width_of(files[0]))
     with lines_named(checked, Dialect(reading.delimiter)):
         sniffed = f"FROM sniff_csv({_path(files[0])}, {options}, {padding})"
         (own,) = connection.sql(sniffed).to_arrow_table().to_pylist()

@@ -40,7 +40,7 @@ _TYPES_OF_TEXTS = {
     # Numbers with leading zeros, as of postal codes, are text.
     "DOUBLE": "TRY_CAST({0} AS DOUBLE) IS NOT NULL AND NOT regexp_full_match({0}, '[+-]?0[0-9].*')",
 }
-_ARE_NUMBERS = f"bool_and({{0}} IS NULL OR ({_TYPES_OF_TEXTS['DOUBLE']})) AND count({{0}}) > 0"
+_ARE_NUMBERS = f"CASE WHEN {{0}} IS NOT NULL THEN {_TYPES_OF_TEXTS['DOUBLE']} END"
 
 
 @dataclass(kw_only=True)
@@ -149,12 +149,13 @@ def _with_numbers(table: Table, names: Sequence[str]) -> Table:
     texts = [name for name in names if table.found.get(name) == "VARCHAR"]
     # A few rows show that most columns are text.
     for n_rows in (100, SNIFFED_ROWS):
-        asked = [f"{survey.text_of(table, name)} AS c{j}" for j, name in enumerate(texts)]
-        tests = [_ARE_NUMBERS.format(f"c{j}") for j in range(len(texts))]
-        if texts:
-            rows = table.relation.limit(n_rows).project(", ".join(asked))
-            are = table.first_row(rows.aggregate(", ".join(tests)))
-            texts = [name for name, is_number in zip(texts, are, strict=True) if is_number]
+        tests = [_ARE_NUMBERS.format(survey.text_of(table, name)) for name in texts]
+        first = replace(table, relation=table.relation.limit(n_rows))
+        kinds = [set[bool | None]() for _ in texts]
+        for batch in first.batches(tests) if tests else ():
+            for own, column in zip(kinds, batch.columns, strict=True):
+                own |= {*column.unique().to_pylist()}
+        texts = [name for name, own in zip(texts, kinds, strict=True) if own - {None} == {True}]
     return replace(table, found={**table.found, **dict.fromkeys(texts, "DOUBLE")})
 
 
@@ -230,7 +231,8 @@ def open_rows(reading: source.Reading) -> TableSource:
     n_rows = next((own.n_rows for own in cells.values()), 0)
     source.check_size(table.origin, n_rows=n_rows, n_features=len(columns))
     if known is None:
-        ignored = tuple(name for name in table.names if name not in roles | columns)
+        used = roles | columns
+        ignored = tuple(name for name in table.names if name not in used)
         schema = replace(schema, ignored=ignored, written=table.written)
         of_columns = {name: cells[name] for name in columns}
         schema = survey.decide(of_columns, reading, schema, table.origin)
@@ -291,7 +293,8 @@ def _whole_rows(
     are_given = [
         # NaN is above infinity.
         f"({sql}) IS NOT NULL" if kind == "category" else f"({sql}) <= 'inf'::DOUBLE"
-        for kind, sql in values.values()
+        for name, (kind, sql) in values.items()
+        if cells[name].n_missing
     ]
     whole = replace(table, relation=table.relation.filter(" AND ".join(are_given)))
     (n_whole,) = table.first_row(whole.relation.aggregate("count(*)"))

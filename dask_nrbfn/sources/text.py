@@ -75,6 +75,12 @@ def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
         yield io.TextIOWrapper(opened, "utf-8-sig", errors="surrogateescape", newline="")
 
 
+def width_of(file: File) -> int:
+    """Return about how many cells the first rows of a file have."""
+    with _lines_of(file) as lines:
+        return max(line.count(mark) for line in islice(lines, 9) for mark in _DELIMITERS)
+
+
 def _is_preamble(line: str, place: int, delimiter: str) -> bool:
     """Return whether a line before the first row is blank, a comment, or a title in line 0."""
     is_comment = line.startswith(("# ", "##")) or (line.startswith("#") and delimiter not in line)

@@ -18,7 +18,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyarrow import feather, parquet
+from pyarrow import csv, feather, parquet
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.files import opened_rows
@@ -855,6 +855,33 @@ def test_schema_of__choices_are_logged(caplog):
         stored_rows(X.assign(key="many"), schema)
     # Options of files do not apply.
     assert refused.value.remedy == "Correct the cell, or leave out its row."
+
+
+@pytest.mark.parametrize("missing", ["drop", "impute"])
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
+def test_wide__tables_are_read_like_narrow_ones(tmp_path, monkeypatch, name, missing):
+    table = people().assign(w=1.5, c7=["c7", "c8' c1"] * 18 + [None], id=np.arange(N))
+    table["size"] = table["size"].where(table["size"] < 1)
+    FORMS.get(name, as_csv)(table, tmp_path / name)
+    options = {"label": "y", "weights": "w", "id": "id", "missing": missing, "chunk_rows": 5}
+    contents = set()
+    for wide in (500, 1):
+        monkeypatch.setattr(relation, "_WIDE", wide)
+        dataset = ingest(tmp_path / name, **options)
+        again = ingest(tmp_path / name, schema=dataset.schema, chunk_rows=5)
+        contents |= {dataset.content, again.content}
+    assert len(contents) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
+def test_wide__tables_of_20000_columns_fit_into_memory(tmp_path, name):
+    X = np.random.default_rng(0).normal(size=(60, 20_000))
+    table = pa.table({f"f{j}": column for j, column in enumerate(X.T)})
+    table = table.append_column("y", pa.array(["u", "v"] * 30))
+    write = csv.write_csv if name == "d.csv" else parquet.write_table
+    write(table, tmp_path / name)
+    np.testing.assert_array_equal(ingest(tmp_path / name, label="y").X[:], X)
 
 
 MEASURE = """
