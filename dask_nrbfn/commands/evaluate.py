@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
 from dask_nrbfn.numeric.reliability import RankedProbabilities, ReliabilityBin
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.sources.source import FORM, ONE_FORM, in_other_form
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -168,6 +169,11 @@ def evaluate_dataset(
         )
     # A dataset may declare classes that no row has.
     known, present = opened.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
+    if alike := in_other_form(known, sorted({*present} - {*known})):
+        raise DataError(
+            f"the label {alike[0]!r} of {dataset.location} differs from a class in {FORM}.",
+            ONE_FORM,
+        )
     if set(known).isdisjoint(present):
         raise DataError(
             f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "

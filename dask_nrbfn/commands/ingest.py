@@ -24,7 +24,15 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
-from dask_nrbfn.sources.source import Block, Names, check_one_kind, expanded_values, stored_values
+from dask_nrbfn.sources.source import (
+    FORM,
+    Block,
+    Names,
+    check_one_kind,
+    expanded_values,
+    in_other_form,
+    stored_values,
+)
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
     Mark,
@@ -62,7 +70,7 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
-    variable: str | None = None,
+    variable: Names = None,
     feature_dim: str | None = None,
     missing: str = "error",
     missing_values: Names = None,
@@ -103,7 +111,7 @@ def ingest_file(
     categorical, numeric, date : str or sequence of str, optional
         Columns of that kind. By default the cells decide. A category is left out if nearly all
         rows differ.
-    variable, feature_dim : str, optional
+    variable, feature_dim : str or sequence of str, optional
         `source` is a scene, as for `predict_scene`. Pixels without a feature are left out; so are,
         unless `unlabelled` is given, pixels without a label. Ids number the pixels in the order of
         their dimensions.
@@ -289,7 +297,12 @@ def ingest_source(
         is_sparse = expanded is not None
         finish_dataset(group, summaries, source, unlabelled=mark, sparse=is_sparse, classes=classes)
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
-    return Dataset.open(location)
+    dataset = Dataset.open(location)
+    labels = dataset.classes.tolist()
+    if alike := in_other_form(labels, labels):
+        told = "ingest: the label %r is a class of its own: it differs from another in %s"
+        logger.warning(told, alike[0], FORM)
+    return dataset
 
 
 def _written(

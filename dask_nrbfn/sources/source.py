@@ -36,6 +36,8 @@ Names = str | Sequence[str] | None
 MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
 """Markers of a missing value in text tables, besides empty text."""
 
+FORM = "blanks or its Unicode form"
+ONE_FORM = "Write the text in one form, such as unicodedata.normalize('NFC', text.strip())."
 _LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
 
 
@@ -130,7 +132,7 @@ class Reading:
     delimiter: str | None = None
     no_header: bool = False
     schema: Schema | None = None
-    variable: str | None = None
+    variable: Names = None
     feature_dim: str | None = None
     unlabelled: int | str | float | None = None
     classes: tuple[int | str, ...] | None = None
@@ -140,8 +142,7 @@ class Reading:
     def __post_init__(self) -> None:
         for option in _LISTS:
             given = getattr(self, option)
-            names = named_columns(given) if isinstance(given, str) else given
-            object.__setattr__(self, option, tuple(names or ()))
+            object.__setattr__(self, option, named_columns(given))
         if self.missing not in ("error", "impute", "drop"):
             raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
         if self.max_categories < 1:
@@ -224,10 +225,10 @@ def _in_csr(sparse: str, row_values: float, n_features: int, dtype: np.dtype) ->
     return sparse == "yes" or (sparse == "auto" and pays)
 
 
-def named_columns(given: str | None) -> tuple[str, ...]:
-    """Return the comma-separated names in an option, each of them once; quotes protect a comma."""
-    if given is None:
-        return ()
+def named_columns(given: Names) -> tuple[str, ...]:
+    """Return the names of an option, each of them once; in text between commas or quotes."""
+    if not isinstance(given, str):
+        return tuple(dict.fromkeys(given or ()))
     # The csv module finds no cell in empty text.
     return tuple(dict.fromkeys(next(csv.reader([given], skipinitialspace=True)))) or ("",)
 
@@ -272,15 +273,16 @@ def check_found(
         places = [str(place) for place, name in enumerate(found, 1) if name == wrong[0]]
         problem += f", with {wrong[0]!r} in places {' and '.join(places)}"
     elif alike := in_other_form(absent, found):
-        problem += f", of which {alike[0]!r} has the characters of another Unicode form"
-        remedy = "Write names in one form, such as unicodedata.normalize('NFC', name)."
+        problem += f", of which {alike[0]!r} differs only in {FORM}"
+        remedy = ONE_FORM
     raise DataError(f"{problem}.", remedy)
 
 
 def in_other_form(wanted: Iterable[object], found: Iterable[object]) -> list[object]:
-    """Return what was found that differs from a wanted text only by its Unicode form."""
-    forms = {normalize("NFC", str(each)) for each in wanted}
-    return [each for each in found if normalize("NFC", str(each)) in forms]
+    """Return what was found that differs from a wanted text only in `FORM`."""
+    forms = {normalize("NFC", str(each)).strip(): each for each in wanted}
+    own = {each: forms.get(normalize("NFC", str(each)).strip(), each) for each in found}
+    return [each for each, other in own.items() if other != each]
 
 
 def shown_names(names: Sequence[str]) -> str:

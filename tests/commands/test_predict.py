@@ -249,6 +249,14 @@ def test_evaluate__labels_that_are_all_unknown_are_refused(place, new_rows):
         evaluate_dataset(place / "run", dataset, InlineEngine())
 
 
+def test_evaluate__labels_with_blanks_are_no_errors_of_the_model(place, new_rows):
+    X, y = new_rows
+    labels = ["abc"[code] + " " * (row % 4 > 0) for row, code in enumerate(y)]
+    dataset = ingest_source(ArraySource(X, np.array(labels)), MemoryStore())
+    with pytest.raises(DataError, match=r"the label '\w+ ' of .* differs from a class in blanks"):
+        evaluate_dataset(place / "run", dataset, InlineEngine())
+
+
 def test_evaluate__unknown_labels_are_the_last_row_of_the_confusion(place, new_rows):
     X, y = new_rows
     strange = np.where(np.arange(250) < 10, np.where(np.arange(250) < 4, "zebra", "gnu"), NAMES[y])

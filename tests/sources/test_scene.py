@@ -113,7 +113,7 @@ def test_features__several_dimensions_and_variables(tmp_path):
     np.testing.assert_array_equal(X, stacked.to_numpy()[ids])
     # Variables without the dimension are one feature each, which all pixels along others share.
     source, X, y, ids = read(
-        place, variable="height,reflectance", feature_dim="band", target="height,cover"
+        place, variable=["height", "reflectance"], feature_dim="band", target="height,cover"
     )
     bands = [f"reflectance_{band}" for band in ("blue", "green", "red")]
     assert source.feature_names == ("height", *bands)

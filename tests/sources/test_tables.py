@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import unicodedata
 from functools import partial
 
 import duckdb
@@ -23,7 +24,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.files import opened_rows
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
@@ -591,6 +592,19 @@ def test_categories__the_most_frequent_have_a_feature_each(tmp_path):
     dataset = ingest_text(tmp_path, "c\nb\nb\na\na\nz\n", max_categories=2)
     column = dataset.schema.columns[0]
     assert (column.categories, column.others) == (("a", "b"), True)
+
+
+def test_names__in_another_unicode_form_or_with_blanks_are_explained(tmp_path, caplog):
+    composed = unicodedata.normalize("NFC", "Größe")
+    apart = unicodedata.normalize("NFD", composed)
+    schema = ingest_text(tmp_path, f"{composed},y\n1,u\n2,v\n", label="y").schema
+    with pytest.raises(DataError, match="differs only in blanks or its Unicode form") as refused:
+        ingest_text(tmp_path, f"{apart},y\n1,u\n2,v\n", schema=schema)
+    form = re.search(r"unicodedata\S+ \S+\)\)", refused.value.remedy)[0]
+    assert eval(form, {"unicodedata": unicodedata, "text": apart}) == composed
+    for labels in ([composed, apart], ["a", "a "]):
+        ingest_arrays(np.eye(2), labels, MemoryStore())
+    assert caplog.text.count("is a class of its own: it differs from another in blanks") == 2
 
 
 def test_index__that_pandas_wrote_is_no_feature(tmp_path):
