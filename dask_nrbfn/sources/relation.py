@@ -30,8 +30,8 @@ from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
 from dask_nrbfn.sources.text import (
     JOINED,
     Dialect,
+    check_lines,
     check_repeats,
-    check_split,
     header_of,
     lines_named,
     literal,
@@ -459,10 +459,11 @@ def _text_rows(
     options += f", {padding}, {how}"
     with lines_named(checked, dialect):
         found = _types_found(connection, files, options)
-    check_split(files[0], headers[0], dialect)
-    if has_header:
-        for file, header in zip(files, headers, strict=True):
-            check_repeats(header, file)
+    if len(headers[0]) == 1:
+        # The delimiter that DuckDB found does not split the rows.
+        check_lines(checked, dialect)
+    for file, header in zip(files, headers, strict=True) if has_header else ():
+        check_repeats(header, file)
     last = f"SELECT count({quoted([*found][-1])}) FROM read_csv({paths}, {options})"
     if ends and connection.sql(last).fetchall() == [(0,)]:
         found.popitem()
@@ -473,7 +474,7 @@ def _text_rows(
     texts = {name: "VARCHAR" for name, of in found.items() if padded or of == "BOOLEAN"}
     columns = found | texts if ends or many else texts
     named = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in columns.items())
-    if many and all(header == headers[0] for header in headers):
+    if many and len({tuple(header) if has_header else len(header) for header in headers}) == 1:
         # Files whose columns are found by name are all open at once.
         how = how.replace("union_by_name = true", "union_by_name = false")
     if ends:

@@ -60,8 +60,10 @@ class Dialect:
     def rows(self, lines: Iterator[str], **options: Any) -> Iterator[list[str]]:
         """Return the cells of lines that have a delimiter."""
         escape = {} if self.escape == self.quote else {"escapechar": self.escape}
-        options |= {"delimiter": self.delimiter, "quotechar": self.quote, **escape}
-        return csv.reader(lines, **options)
+        # A delimiter of several characters as one.
+        mark = str(self.delimiter) if len(str(self.delimiter)) == 1 else "\x1f"
+        cut = (line.replace(str(self.delimiter), mark) for line in lines)
+        return csv.reader(cut, delimiter=mark, quotechar=self.quote, **escape, **options)
 
 
 @contextmanager
@@ -116,16 +118,6 @@ def check_repeats(names: Sequence[str], origin: object) -> None:
     check_found([*filter(None, names)], names, origin, "Give each column a different name.")
 
 
-def check_split(file: File, header: Sequence[str], dialect: Dialect) -> None:
-    """Raise DataError if the only cell of the first row has another delimiter."""
-    if len(header) == 1 and any(mark in header[0] for mark in _DELIMITERS):
-        check_lines([file], dialect)
-        raise DataError(
-            f"{file} is not split into columns at {dialect.delimiter!r}.",
-            "Name the delimiter in `delimiter`.",
-        )
-
-
 @contextmanager
 def lines_named(files: Sequence[File], dialect: Dialect) -> Iterator[None]:
     """Raise an error that names the line in place of errors of DuckDB, if a line is wrong."""
@@ -148,9 +140,9 @@ def check_lines(files: Sequence[File], dialect: Dialect) -> None:
         with _lines_of(file) as lines:
             given = islice(lines, dialect.skip, None)
             first = next(given, "")
-            delimiter = dialect.delimiter
-            if delimiter is None or delimiter not in first:
-                delimiter = max(_DELIMITERS, key=first.count)
+            delimiter = dialect.delimiter or ","
+            if delimiter not in first:
+                delimiter = max(delimiter, *_DELIMITERS, key=first.count)
             _check_rows(file, replace(dialect, delimiter=delimiter), chain([first], given))
 
 

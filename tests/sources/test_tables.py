@@ -774,6 +774,15 @@ def model(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.parametrize("labelled", [True, False], ids=["evaluate and update", "predict"])
+def test_model__reads_no_part_of_joined_files(tmp_path, model, labelled):
+    text = "a,c,y\n" + "1,p,u\n" * 30 + "a,b,c,y\n" + "1,2,q,v\n" * 20
+    (tmp_path / "new.csv").write_text(text)
+    read = partial(opened_rows, tmp_path / "new.csv", model, beside=tmp_path / "out")
+    with pytest.raises(DataError, match="line 32 has 4 cells"), read(labelled=labelled):
+        pass
+
+
 def test_spoiled__cells_are_missing(tmp_path, model):
     path = tmp_path / "new.csv"
     path.write_text("a,c\n1.5,p\nold,q\ninf,p\n,new\n")
