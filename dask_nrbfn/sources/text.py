@@ -59,7 +59,7 @@ class Dialect:
 
     def rows(self, lines: Iterator[str], **options: Any) -> Iterator[list[str]]:
         """Return the cells of lines that have a delimiter."""
-        escape = {} if self.escape == self.quote else {"escapechar": self.escape}
+        escape: dict[str, Any] = {} if self.escape == self.quote else {"escapechar": self.escape}
         # A delimiter of several characters as one.
         mark = str(self.delimiter) if len(str(self.delimiter)) == 1 else "\x1f"
         cut = (line.replace(str(self.delimiter), mark) for line in lines)
@@ -80,7 +80,8 @@ def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
 def width_of(file: File) -> int:
     """Return about how many cells the first rows of a file have."""
     with _lines_of(file) as lines:
-        return max(line.count(mark) for line in islice(lines, 9) for mark in _DELIMITERS)
+        rows = [*islice(lines, 9)]
+    return max((line.count(mark) for line in rows for mark in _DELIMITERS), default=0)
 
 
 def _is_preamble(line: str, place: int, delimiter: str) -> bool:
@@ -138,12 +139,16 @@ def check_lines(files: Sequence[File], dialect: Dialect) -> None:
                     r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE",
                 )
         with _lines_of(file) as lines:
-            given = islice(lines, dialect.skip, None)
+            given, skip = islice(lines, dialect.skip, None), dialect.skip
             first = next(given, "")
+            while first.isspace() or first.startswith("#"):
+                first, skip = next(given, ""), skip + 1
             delimiter = dialect.delimiter or ","
             if delimiter not in first:
                 delimiter = max(delimiter, *_DELIMITERS, key=first.count)
-            _check_rows(file, replace(dialect, delimiter=delimiter), chain([first], given))
+            _check_rows(
+                file, replace(dialect, delimiter=delimiter, skip=skip), chain([first], given)
+            )
 
 
 def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:

@@ -391,6 +391,8 @@ def test_text__row_of_another_length(tmp_path):
     rows = "".join(f"{row},2{',3' * (row != 90)}\n" for row in range(200))
     with pytest.raises(DataError, match="line 92 has 2 cells, and the first row has 3"):
         ingest_text(tmp_path, "a,b,c\n" + rows)
+    with pytest.raises(DataError, match="line 94 has 2 cells, and the first row has 3"):
+        ingest_text(tmp_path, "# by x\n\na,b,c\n" + rows)
 
 
 NARROW = "a,b,y\n" + "".join(f"{row},{row % 5},{'uv'[row % 2]}\n" for row in range(60))
