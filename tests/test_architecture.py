@@ -50,7 +50,7 @@ BUDGETS = {
     "storage": (3280, 9),
     "engine": (900, 8),
     "sources": (3221, 14),
-    "stages": (5990, 14),
+    "stages": (6010, 14),
     "commands": (3839, 13),
     "estimators": (1780, 8),
     "report": (960, 7),
