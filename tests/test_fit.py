@@ -1,3 +1,7 @@
+import time
+from collections import Counter
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -7,11 +11,24 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import MemoryBudgetError
-from dask_nrbfn.fit import STAGES, stages_of
+from dask_nrbfn.errors import DamagedResultError, MemoryBudgetError, RecallError
+from dask_nrbfn.fit import (
+    STAGES,
+    finish_run,
+    largest_basis,
+    planned,
+    run_stage,
+    stages_in,
+    stages_of,
+    start_run,
+)
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts
+from dask_nrbfn.stages.bases import MOST_FOUND
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.columns import COLUMNS
+from dask_nrbfn.stages.context import Clock, FitContext, Rates, expected_s
+from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.stage import Stage, StageCost
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -38,6 +55,30 @@ COUNTS = Stage(
     ),
     wanted=lambda tried: tried.params.prune is None,
 )
+
+
+COST = StageCost(held_bytes=PROCESS_BYTES, products=5e6)
+SIZED = replace(PARAMS, basis_size=40)
+# A worker so slow that only its work counts.
+SLOW = Rates(**{field.name: 1e3 for field in fields(Rates)})
+
+
+def in_memory(params, tuning=None, *, n_rows=100, engine=None):
+    """Return the context of a fit of a table in memory."""
+    dataset = write_table(MemoryStore(), *spirals(n_rows))
+    return FitContext.resolve(dataset, params, engine or InlineEngine(), tuning)
+
+
+class Lock:
+    """Is lost when it is looked at for so many times."""
+
+    def __init__(self, lost_at=None):
+        self.lost_at, self.n_looks = lost_at, 0
+
+    def __call__(self):
+        self.n_looks += 1
+        if self.n_looks == self.lost_at:
+            raise StoppedError
 
 
 @pytest.fixture
@@ -75,6 +116,43 @@ def test_stage__one_more_runs_and_is_resumed_and_planned():
     assert [stage.name for stage in planned.stages][1] == "counts"
 
 
+def test_stage__is_given_the_seconds_that_the_stages_after_it_leave(monkeypatch):
+    seen = {}
+
+    def look(job):
+        seen.update(needed=job.needed_s, left=job.left_s(), less=job.left_s(20))
+        return {}
+
+    place = STAGES.index(COLUMNS) + 1
+    looking = replace(COUNTS, compute=look, cost=lambda sizes: COST)
+    monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], looking, *STAGES[place:]))
+    clock = Clock(ends=time.monotonic() + 1e6, rates=SLOW)
+    context = replace(in_memory(SIZED), clock=clock)
+    finish_run(start_run(MemoryStore(), context), context, check_still_locked=lambda: None)
+    assert seen["needed"] == expected_s(COST, SLOW, 1)
+    for n_basis, left in ((40, seen["left"]), (20, seen["less"])):
+        params = replace(SIZED, basis_size=n_basis)
+        planned = plan_fit(context.dataset, params, InlineEngine(), SLOW)
+        after = [stage.seconds for stage in planned.stages if stage.name not in {"columns"}]
+        assert left == pytest.approx(1e6 - sum(after), abs=60)
+
+
+def test_run_stage__a_tuning_says_the_seconds_after_its_search(caplog):
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    tuning = TuneParams(effort="quick", folds=3, alphas=(1e-3,), width_factors=(0.5, 1.0))
+    context = replace(in_memory(replace(SIZED, scale="unit"), tuning), clock=Clock(rates=SLOW))
+    run = start_run(MemoryStore(), context)
+    finish_run(run, context, check_still_locked=Lock())
+    clock, names = context.clock, list(run.stages)
+    context = context.in_run(run)
+    after = [
+        stage for stage in stages_in(context) if stage.name in names[names.index("search") + 1 :]
+    ]
+    expected = clock.needed_s(stage.cost_in(context) for stage in after)
+    told = [message for message in caplog.messages if "more expected" in message]
+    assert told == [f"tune: about {expected:.0f} s more expected"]
+
+
 @pytest.mark.usefixtures("with_counts")
 def test_stage__one_more_is_left_out_where_it_is_not_wanted():
     X, Y = surfaces(60)
@@ -97,3 +175,171 @@ def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
     with pytest.raises(MemoryBudgetError, match="large task needs") as error:
         fit_dataset(write_table(MemoryStore(), *spirals(60)), MemoryStore(), PARAMS, engine)
     assert error.value.remedy.startswith("Buy more")
+
+
+@pytest.mark.parametrize("n_damaged", [0, 1, 3, 4])
+def test_finish_run__a_damaged_result_is_computed_again_three_times(monkeypatch, n_damaged):
+    left, done = [None] * n_damaged, Counter()
+
+    def find(job):
+        done["counts"] += 1
+        if left:
+            left.pop()
+            raise DamagedResultError("It is damaged.", "Repeat.", "columns", ())
+        return {}
+
+    def measure(job):
+        done["columns"] += 1
+        return COLUMNS.compute(job)
+
+    place = STAGES.index(COLUMNS)
+    both = replace(COLUMNS, compute=measure), replace(COUNTS, compute=find)
+    monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], *both, *STAGES[place + 1 :]))
+    context = in_memory(SIZED)
+    run = start_run(MemoryStore(), context)
+    if n_damaged <= 3:
+        finish_run(run, context, check_still_locked=Lock())
+        assert "model" in run.stages
+        assert done == {"columns": 1 + n_damaged, "counts": 1 + n_damaged}
+    else:
+        with pytest.raises(DamagedResultError):
+            finish_run(run, context, check_still_locked=Lock())
+    # The first two looks are at the stage `columns`, the third is before `counts`.
+    run, left[:] = start_run(MemoryStore(), context), [None]
+    for lost_at, stages in ((1, set()), (2, set()), (4, {"columns"})):
+        with pytest.raises(StoppedError):
+            finish_run(run, context, check_still_locked=Lock(lost_at))
+        assert set(run.stages) == stages
+        run = start_run(MemoryStore(), context)
+
+
+def test_finish_run__given_basis_rows_and_a_recall_that_is_too_small():
+    dataset, basis = write_table(MemoryStore(), *spirals(60)), spirals(9, seed=1)[0]
+    params, place = given_basis(FitParams(alpha=1e-6), basis), MemoryStore()
+    run = fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
+    for read in (run.read("given/values"), run.read("basis/values")):
+        np.testing.assert_array_equal(read, basis)
+    fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
+    context = in_memory(PARAMS)
+    run = start_run(MemoryStore(), context)
+    finish_run(run, context, check_still_locked=Lock())
+    assert not run.has("given/values")
+    assert run.stages["columns"].items() >= {"device": "cpu"}.items()
+    assert 0 <= run.stages["columns"]["seconds"] < 60
+    run.record(stages=run.stages | {"recall": run.stages["recall"] | {"recall": 0.5}})
+    with pytest.raises(RecallError):
+        finish_run(run, context, check_still_locked=Lock())
+
+
+def test_largest_basis__is_the_last_that_fits():
+    context = planned(in_memory(SIZED, n_rows=300))
+    growing = [stage for stage in stages_in(context) if stage.grows_with_basis]
+
+    def largest(memory_bytes):
+        return largest_basis(replace(context, engine=InlineEngine(memory_bytes=memory_bytes)))
+
+    for size in (1, 2, 150, 299, 300):
+        of_size = replace(context, found_basis=size)
+        memory = max(stage.cost_in(of_size).held_bytes for stage in growing)
+        assert (largest(memory - 1), largest(memory)) == (size - 1, size)
+    assert largest(2**40) == 300
+
+
+def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
+    engine = InlineEngine(memory_bytes=2**40)
+    context = in_memory(PARAMS, engine=engine)
+    context = replace(context, dataset=context.dataset.with_n_rows(10**6))
+    tuned = in_memory(PARAMS, TuneParams(), engine=engine)
+    tuned = replace(tuned, dataset=context.dataset)
+    assert planned(tuned).found_basis == 1024
+    assert planned(context).found_basis == MOST_FOUND
+    assert planned(in_memory(SIZED)).found_basis is None
+    assert planned(replace(context, found_basis=7)).found_basis == 7
+    assert planned(in_memory(PARAMS, engine=engine)).found_basis == 100
+
+
+def test_stages_of__an_embedding_end_with_its_model():
+    params = FitParams(components=2, basis="random")
+    names = [stage.name for stage in stages_of(params, None, embeds=True)]
+    assert names == ["columns", "basis", "width", "components", "model"]
+    assert "weights" in {stage.name for stage in stages_of(params, None)}
+    assert {"cells"} < {stage.name for stage in stages_of(replace(params, cells=3), None)}
+    cells = replace(PARAMS, cells=3)
+    assert [stage.name for stage in stages_of(cells, None)] == ["columns", "cells", "model"]
+
+
+@pytest.mark.parametrize(
+    ("size", "remedy"),
+    [
+        (2000, "Give a lower basis_size: from 2000 basis rows to at most "),
+        (None, "Lower confidence_threshold, or give basis_size: from 2500 basis rows to at most "),
+    ],
+)
+def test_run_stage__says_how_many_basis_rows_the_memory_allows(size, remedy):
+    context = planned(in_memory(replace(PARAMS, basis_size=size), n_rows=3000))
+    context = replace(context, found_basis=2500 if size is None else None)
+    held = MOMENTS.cost_in(context).held_bytes
+    run = start_run(MemoryStore(), context)
+    run.stages["basis"] = {"n_basis": context.n_basis}
+    for memory_bytes in (held, held - 1):
+        tight = replace(context, engine=InlineEngine(memory_bytes=memory_bytes))
+        with pytest.raises(MemoryBudgetError if memory_bytes < held else StoppedError) as caught:
+            run_stage(replace(MOMENTS, compute=stop), run, tight, Lock())
+    assert caught.value.remedy.startswith(remedy)
+
+
+def stop(job):
+    raise StoppedError
+
+
+@pytest.mark.parametrize(("device", "n_parts"), [("cpu", 1), ("gpu", 5)])
+def test_start_run__has_a_part_for_every_gpu(device, n_parts):
+    engine = InlineEngine(n_workers=5, device=device)
+    context = in_memory(replace(SIZED, n_parts=None), engine=engine)
+    assert start_run(MemoryStore(), context).layout.n_parts == context.layout.n_parts == n_parts
+
+
+def test_start_run__says_that_another_device_goes_on(caplog):
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    context, place = in_memory(SIZED), MemoryStore()
+    run = start_run(place, context)
+    decided = run.decisions["neighbors"]
+    for device, told in (("cpu", False), ("gpu", True)):
+        run.record(stages={"columns": {"device": device}})
+        assert start_run(place, context).decisions["neighbors"] == decided
+        assert ("fit: goes on with device=cpu" in caplog.text) == told
+
+
+class LookingEngine(InlineEngine):
+    """Keeps the names of the groups of a run, and of those with parts, where a stage begins."""
+
+    def __init__(self, store):
+        super().__init__()
+        self.store, self.seen, self.expected = store, [], []
+
+    def look(self):
+        paths = [name.split("/") for name in self.store._store_dict]
+        names = {path[0] for path in paths if path[1:]}
+        return names | {f"{path[0]}/parts" for path in paths if "parts" in path}
+
+    def begin_stage(self, expected_bytes=0):
+        self.seen.append(self.look())
+        self.expected.append(expected_bytes)
+        super().begin_stage(expected_bytes)
+
+
+def test_fit__scratch_is_dropped_as_soon_as_no_later_stage_needs_it():
+    dataset, place = write_table(MemoryStore(), *spirals(120), chunk_rows=70), MemoryStore()
+    tuning = TuneParams(effort="quick", folds=3, alphas=(1e-3,), kernels=("gaussian",))
+    params, engine = FitParams(n_neighbors=5, n_parts=3, n_partitions=3), LookingEngine(place)
+    run = fit_dataset(dataset, place, params, engine, tuning=tuning)
+    assert engine.expected == [record["predicted_bytes"] for record in run.stages.values()]
+    stages, kept = set(run.stages), {"neighbors/parts", "confidence/parts", "path/parts"}
+    assert all(seen <= stages | kept for seen in engine.seen)
+    assert kept <= engine.seen[-1]
+    assert engine.look() <= stages
+    # What a job leaves that is killed before it drops its scratch.
+    for name in ("search-sample", "metric/parts/0"):
+        run.group(name)
+    fit_dataset(dataset, place, params, engine, tuning=tuning)
+    assert engine.look() <= stages

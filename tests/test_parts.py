@@ -1,6 +1,7 @@
 """Sums over rows: the tree that adds them, whoever is first and whoever is killed."""
 
 import shutil
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -140,6 +141,36 @@ def test_map_parts__drops_what_a_killed_job_began(dataset, tmp_path):
     assert sum(record["rows"] for record in records) == N_ROWS
     assert not (tmp_path / "run" / "counts" / "parts" / "1" / "killed").exists()
     assert len([*tmp_path.glob("run/counts/parts/1/*/starts")]) == 1
+
+
+def test_map_parts__a_task_that_runs_twice_works_once(dataset):
+    run, _ = begin(dataset, 3)
+    starts, begun = [], time.perf_counter()
+
+    def count(run, dataset, start, stop):
+        starts.append(start)
+        return PartResult({"rows": stop - start})
+
+    span = run.layout.spans[1]
+    first, second = (
+        parts_module._run_part(count, "counts", run, dataset, 1, span, 0) for _ in range(2)
+    )
+    assert first == second
+    assert starts == [span[0]]
+    assert 0 <= first["seconds"] <= time.perf_counter() - begun
+
+
+def test_map_parts__units_that_changed_are_done_again(dataset):
+    run, _ = begin(dataset, 3)
+
+    def keep(run, dataset, *unit):
+        return PartResult({"of": list(unit)})
+
+    for units in ([(0,), (1,), (2,)], [(0,), (5,), (2,)], [(4,), (5,), (2,), (3,)]):
+        engine = ShuffledEngine(run_of=run)
+        records = map_parts(run, dataset, engine, stage="trials", task=keep, units=units)
+        assert [record["of"] for record in records] == [list(unit) for unit in units]
+    assert engine.n_tasks == 2
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def close(found, expected, atol=1e-8):
     np.testing.assert_allclose(found, expected, atol=atol * np.abs(expected).max())
 
 
-@pytest.mark.slow
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("targets", ["classes", "numbers"])
 def test_update_cells__added_rows_are_as_if_fitted(targets):
     rows, further = table(targets), table(targets, seed=3)[0]
@@ -182,7 +182,6 @@ def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
     assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
 
 
-@pytest.mark.slow
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     X, y, weights = table("classes")
     dataset = write(tmp_path / "rows", X, y, weights)

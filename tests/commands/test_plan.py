@@ -42,18 +42,6 @@ def seconds(planned):
     return sum(stage.seconds for stage in planned.stages)
 
 
-def test_plan_fit__counts_what_the_stages_do(dataset):
-    planned = plan_fit(dataset, PARAMS, cluster(1), RATES)
-    costs = {stage.name: stage.cost for stage in planned.stages}
-    n, p, r = 400, 4, 40
-    assert costs["moments"].flops == n * r**2 + 2 * n * r * p
-    assert costs["neighbors"].flops == 2 * n**2 * p
-    assert costs["width"].flops == 2 * n * r * p
-    assert costs["weights"].flops == r**3 / 3
-    assert costs["weights"].systems == {r: 1}
-    assert costs["columns"].read_bytes == 8 * n * p
-
-
 def test_plan__of_a_tuning(dataset, tmp_path, rates):
     given = ("plan", tmp_path / "data", "--rates", rates, "--json", "--basis-size", "40")
     planned = [

@@ -17,6 +17,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -27,11 +28,12 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, version_name
 from tests.reference import reference_activations, reference_distances
 from tests.sites import read_latest_moments, write_site
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -374,7 +376,9 @@ def test_update_run__cannot_forget_what_was_never_there(run, rows):
     # Not far from the rows of the run, and with their labels.
     X, y = table_of(rows[2:3])
     of_another_time = write_table(MemoryStore(), X[:50], y[:50])
-    for never in (of_a_class, rows_of_one_place, other_labels, of_another_time):
+    X, y = table_of(rows[:1])
+    too_heavy = write_table(MemoryStore(), X, y, weights=np.full(len(X), 1 + 1e-7))
+    for never in (of_a_class, rows_of_one_place, other_labels, of_another_time, too_heavy):
         with pytest.raises(DataError, match="cannot all be in the run"):
             update(run, never, forget=True)
     with pytest.raises(DataError, match="no rows would be left"):
@@ -415,6 +419,34 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
     engine.memory_bytes = 100 * 2**20
     with pytest.raises(MemoryBudgetError, match="add task needs"):
         update(run, rows[1], engine)
+
+
+def test_update_run__forgets_other_rows_after_a_whole_class(run, rows):
+    X, y = table_of(rows[:1])
+    left = np.ones(len(X), dtype=bool)
+    for forgotten in (y == 2, (y == 1) & (X[:, 0] > 0)):
+        update(run, write_table(MemoryStore(), X[forgotten], y[forgotten]), forget=True)
+        left &= ~forgotten
+        assert_moments(run, X[left], y[left])
+
+
+def test_update_run__states_the_bytes_of_its_sums_and_of_a_block(run, rows):
+    """Processes, the sums and activations of a block, copies of the basis, and chunks of rows."""
+    r, p, q, n_block = 40, 4, 3, 2048
+    added = update(run, rows[1])["predicted_bytes"]
+    block = n_block * (r + 5 * p + (1 + q) + 2 * q)
+    held = 8 * (r**2 + block + 3 * (1 + q) * r + 5 * r * p)
+    assert added == PROCESS_BYTES + held + rows[1].reading_bytes
+    # A merge reads no rows, and solves the system with the gram matrix in place.
+    site = write_site(run, MemoryStore(), rows[0], rows[2])
+    merged = merge_runs(run.location, site.location, InlineEngine())["predicted_bytes"]
+    assert merged == PROCESS_BYTES + solve_bytes(r, q, in_place=True) + 8 * 4 * r * (p + q)
+
+
+def test_update_run__what_a_killed_update_left_does_not_stay(run, rows):
+    run.group(f"{version_name(1)}/left")
+    update(run, rows[1])
+    assert not run.has(f"{version_name(1)}/left")
 
 
 @pytest.mark.fast_cases(1)

@@ -12,7 +12,9 @@ from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.threads import worker_environment
+from dask_nrbfn.engine.connection import describe_engine
+from dask_nrbfn.engine.memory import usable_bytes
+from dask_nrbfn.engine.threads import threads_of_workers, worker_environment
 from dask_nrbfn.errors import ClusterError, ParameterError
 from tests.engine import work
 from tests.engine.processes import PATIENCE_S, free_port
@@ -52,6 +54,17 @@ def test_options__what_is_not_allowed(options, message):
 def test_options__memory_with_units(memory):
     with connect(EngineOptions(workers=0, memory=memory)) as engine:
         assert engine.memory_bytes == parse_bytes(memory)
+
+
+@pytest.mark.parametrize(("workers", "n_workers"), [(None, 1), (0, 1), (1000, 1000)])
+def test_describe_engine__is_of_one_process_or_all_workers(workers, n_workers):
+    engine = describe_engine(EngineOptions(workers=workers, memory="1GiB"))
+    assert engine.n_workers == n_workers
+    assert engine.threads == threads_of_workers(n_workers)
+    # A nanny keeps a part of the memory of a worker.
+    assert engine.memory_bytes == (usable_bytes(2**30, 1) if workers else 2**30)
+    assert usable_bytes(2**30, 1) < 2**30
+    assert threads_of_workers(1000) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.memory import usable_bytes
+from dask_nrbfn.engine.memory import (
+    NNDESCENT_PROCESS_BYTES,
+    PROCESS_BYTES,
+    process_bytes,
+    usable_bytes,
+)
 from dask_nrbfn.errors import MemoryBudgetError
 
 GIB = 2**30
@@ -33,6 +38,16 @@ def test_check_budget__message_tells_limit_and_what_can_be_used():
         "workers are limited to 4.00 GiB, of which 3.80 GiB can be used by a task."
     )
     assert caught.value.remedy == "Lower basis_size, or raise the workers' memory to 4.22 GiB."
+
+
+def test_process_bytes__have_room_for_what_was_measured():
+    """MiB of a worker at its peak, and what an l1 distance, an approximate search and CUDA add."""
+    plain = process_bytes(l1=False)
+    added = (process_bytes(l1=True) - plain, NNDESCENT_PROCESS_BYTES)
+    added += (process_bytes(l1=False, gpu=True) - plain,)
+    for stated, measured in zip((plain, *added), (278, 119, 453, 1200), strict=True):
+        assert 1.0 <= stated / (measured * 2**20) <= 1.3
+    assert plain == PROCESS_BYTES
 
 
 @given(

@@ -9,7 +9,7 @@ import pytest
 
 from dask_nrbfn.engine import InlineEngine, connect
 from dask_nrbfn.engine import watch as watch_module
-from dask_nrbfn.engine.watch import progress
+from dask_nrbfn.engine.watch import leave_out_echoes, progress
 from tests.engine import work
 from tests.engine.processes import wait_until
 
@@ -61,3 +61,13 @@ def test_progress__bar_only_when_asked_for(monkeypatch, bar):
         advance()
     assert ("moments" in terminal.getvalue()) == bar
     assert ("100%" in terminal.getvalue()) == bar
+
+
+def test_leave_out_echoes__only_of_zarr(caplog):
+    leave_out_echoes()
+    lost = "Task exception was never retrieved\nfuture: <Task done coro=<{}:3> exception=E()>"
+    echo, other = lost.format("/lib/zarr/core/array.py"), lost.format("/lib/zarrs.py")
+    told = "/lib/zarr/core/array.py is slow"
+    for message in (echo, other, told):
+        logging.getLogger("asyncio").error(message)
+    assert caplog.messages == [other, told]

@@ -1,3 +1,4 @@
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,13 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.numeric.calibration import Calibration, DrawnRows, ScoreDraw, fit_calibration
+from dask_nrbfn.numeric.calibration import (
+    FIT_BYTES,
+    Calibration,
+    DrawnRows,
+    ScoreDraw,
+    fit_calibration,
+)
 from dask_nrbfn.numeric.losses import LOGISTIC, SQUARED, loss_named
 
 
@@ -79,6 +86,16 @@ def test_fit__certain_and_missing_classes_have_finite_biases():
     assert own.min() > 0.95
 
 
+def test_fit__takes_the_bytes_of_a_score_that_a_plan_counts():
+    draw = drawn(20_000, 6)
+    tracemalloc.start()
+    fit_calibration(draw, SQUARED, temperature=0.3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A plan counts the draw too.
+    assert 0.5 * FIT_BYTES < 8 + peak / draw.scores.size < FIT_BYTES
+
+
 def test_fit__rows_that_are_all_right_do_not_make_others_certain():
     codes = np.repeat([0, 1], [985, 15])
     scores = np.where(np.eye(2)[codes] == 1, 0.9, 0.1)
@@ -99,6 +116,13 @@ def test_draw__has_equally_many_rows_of_large_classes_and_all_of_small_ones():
     # They stand for all rows of their class, not for as many as chance drew.
     found = np.bincount(draw.codes, draw.weights)
     np.testing.assert_allclose(found, np.bincount(codes, weights), rtol=1e-12)
+
+
+def test_draw__takes_8_mib_of_scores_however_many_rows_there_are():
+    for n_classes in (2, 64):
+        counts = np.full(n_classes, 10**9)
+        shares = DrawnRows.of_counts(counts, seed=0).shares
+        assert 8 * n_classes * (shares * counts).sum() == pytest.approx(8 * 2**20)
 
 
 def test_draw__of_rows_that_all_fit_has_their_own_weights_to_the_bit():

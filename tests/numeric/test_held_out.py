@@ -66,6 +66,22 @@ def test_held_out__naive(n_rows, weighted):
 
 
 # Signal over noise from one at which hardly anything is known to one that is nearly certain.
+def test_losses__of_every_row():
+    scores, codes = draw(9)
+    scores, scales = scores[:, 1], np.array([0.5, 2.0, 1.0, 3.0])
+    losses = HeldOutSums.losses(scores, codes, scales=scales, temperature=0.3)
+    for row, code in enumerate(codes):
+        own = naive_log_loss(scores[[row]], codes[[row]], 1 / 0.3)
+        np.testing.assert_allclose(losses[:, row], [scores[row].argmax() != code, own], rtol=1e-12)
+    targets = scores[::-1]
+    losses = ResidualSums.losses(scores, targets, scales=scales, temperature=0.3)
+    expected = [
+        np.mean([((s - t) / d) ** 2 for s, t, d in zip(*both, scales, strict=True)])
+        for both in zip(scores, targets, strict=True)
+    ]
+    np.testing.assert_allclose(losses, [expected, expected], rtol=1e-12)
+
+
 @pytest.mark.parametrize("signal", [0.6, 1.5, 3.0])
 def test_temperature__minimizes_the_log_loss(signal):
     rng = np.random.default_rng(0)
@@ -153,6 +169,15 @@ def confusion_of(true, predicted, weights, names):
 
 
 # All occur; one is never predicted; one has no rows; one neither; some labels are unknown.
+def test_softmax__the_largest_is_where_the_first_largest_score_is():
+    scores = np.array([[1.0, 1.0 + 1e-15, 0.0], [0.0, 0.0, -1.0], [0.0, 0.5, 2.0]])
+    shares = softmax(np.array([[1.0, 1.0, 0.0], [0.0, 1e-9, -1.0], [0.0, 0.5, 2.0]]), scores)
+    np.testing.assert_array_equal(shares.argmax(axis=1), [1, 0, 2])
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-15)
+    # Four units in the last place of float32.
+    np.testing.assert_allclose(shares[0, 1] / shares[0, 0] - 1, 2.0**-21, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("own", "given"),
     [("abcd", "abcd"), ("abcd", "abc"), ("abc", "abcd"), ("abc", "abc"), ("abcz", "abd")],

@@ -25,6 +25,20 @@ def test_risk__naive_second_pass(n_rows, n_basis, seed):
     assert judged.objective == pytest.approx(error + 0.3 * risk - 1, rel=1e-10)
 
 
+def test_risk__of_a_penalty_matrix_counts_what_is_added_to_the_diagonal():
+    # The weights are large where the rows are not.
+    gram, weights, cross = np.diag([1.0, 0.0]), np.array([[1.0, 3e6]]), np.array([[0.5, 0.0]])
+    for penalty, added in ((np.array([[1.0, 0.5], [0.5, 1.0]]), 1e-13 * 9e12), (np.ones(2), 0.0)):
+        judged = error_and_risk(weights, gram, cross, target_norm=2.0, alpha=0.0, penalty=penalty)
+        assert judged.fitting_error == pytest.approx(2.0 - 1.0 + 1.0 + 1.0)
+        assert judged.objective == pytest.approx(judged.fitting_error - 1 + added)
+
+
+def test_risk__of_a_fit_that_is_0_everywhere():
+    judged = judge(np.zeros((3, 2)), *draw(9, 2), alpha=0.3)
+    assert (judged.fitting_error, judged.spectral_risk, judged.objective) == (1.0, 1.0, 0.3)
+
+
 def bounds(Phi, F, alpha=0.0, **options):
     gram, cross = Phi.T @ Phi, F.T @ Phi
     weights = solve_weights(gram, cross, alpha=alpha).weights

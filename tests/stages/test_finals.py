@@ -25,6 +25,9 @@ QUICK = TuneParams(
 )
 
 
+CHEAP = search._CHEAP
+
+
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch):
     monkeypatch.setattr(search, "_FIRST_SIZES", (4, 8, 16))
@@ -71,6 +74,17 @@ def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
     curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert smallest_of(curve) is curve[1]
+
+
+def test_smallest__up_to_256_rows_only_the_loss_decides(monkeypatch):
+    monkeypatch.setattr(search, "_CHEAP", CHEAP)
+    losses = np.zeros((4, 100))
+    for place, n_wrong in enumerate((12, 11, 10, 9)):
+        losses[place, 10 * place : 10 * place + n_wrong] = 1
+    curve = [
+        final(each, n_basis=size) for each, size in zip(losses, (16, 256, 257, 512), strict=True)
+    ]
     assert smallest_of(curve) is curve[1]
 
 
@@ -124,16 +138,14 @@ def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypat
     assert winding.read("basis/rows").shape == (32,)
 
 
-@pytest.mark.slow
 def test_size__doubles_while_it_gains():
-    run = tune(
-        *spirals(400, n_features=2), tuning=replace(QUICK, effort="normal", scales=("none",))
-    )
+    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",), folds=2)
+    run = tune(*spirals(300, n_features=2), tuning=tuning)
     curve = SEARCH.recorded(run).curve
     assert {each["basis"] for each in curve} == {"random"}
     sizes = [each["n_basis"] for each in curve]
-    assert sizes[:4] == [4, 8, 16, 32]
-    assert max(sizes) <= 200
+    assert sizes == [4 * 2**doublings for doublings in range(len(sizes))]
+    assert 32 <= max(sizes) <= 150
     best = min(curve, key=lambda each: each["error_rate"])
     assert run.chosen_params.basis_size <= best["n_basis"]
 

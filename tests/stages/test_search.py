@@ -14,6 +14,8 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages import search
+from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.context import ALPHAS_NEXT, Trials, n_judged_folds, resolve_tuning
 from dask_nrbfn.stages.search import planned_rounds
@@ -118,6 +120,44 @@ def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
         assert before.n_rows * before.n_folds >= min(500 * 5, n_rows * 5)
 
 
+def test_rounds__a_third_of_the_rows_half_of_the_basis_and_a_quarter_of_the_rest():
+    rounds = planned_rounds(100, 60_000, 1000, 5)
+    assert rounds == [(100, 6666, 250, 1), (25, 20_000, 500, 1), (7, 60_000, 1000, 1)]
+    assert planned_rounds(49, 3000, 300, 5)[0] == (49, 2000, 250, 2)
+    # Five hundred held-out rows are enough.
+    assert planned_rounds(13, 7500, 300, 5)[0] == (13, 2500, 250, 1)
+    # Rounds on equally many rows would try the same again.
+    assert planned_rounds(200, 900, 100, 3) == [(200, 900, 100, 2), (50, 900, 100, 3)]
+
+
+def test_factors__lie_between_those_that_were_tried_and_beyond_the_ends():
+    assert search._factors_next_to(1.0, [4.0, 1.0, 0.25]) == [0.5, 2.0]
+    assert search._factors_next_to(4.0, [1.0, 4.0]) == [2.0, 16.0]
+    assert search._factors_next_to(0.5, [0.5, 1.0]) == [0.25, 0.707]
+    assert search._factors_next_to(3.0, [3.0]) == [3.0, 3.0]
+
+
+def test_alphas__next_to_the_best_in_their_order():
+    alphas, judged = (1e-5, 1e-1, 1e-3, 1e-7), {"alpha": 1e-3, "penalty": "kernel"}
+    found = search._left_next_to(alphas, judged, 1)
+    assert found == {"penalties": ["kernel"], "alphas": [1e-5, 1e-1, 1e-3]}
+    assert search._left_next_to(alphas, judged | {"alpha": 1e-1}, 1)["alphas"] == [1e-1, 1e-3]
+    assert search._left_next_to(alphas, judged | {"alpha": None}) == {}
+    assert search._left_next_to(alphas, None) == {}
+
+
+@pytest.mark.usefixtures("kept_scratch")
+def test_sample__a_basis_row_has_its_fold_and_a_centre_has_none():
+    dataset = write_table(MemoryStore(), *spirals(80))
+    tuning = replace(QUICK, folds=3, search_rows=50, scales=("none",), kernels=("gaussian",))
+    params, engine = replace(SIZED, basis="random"), InlineEngine()
+    run = fit_dataset(dataset, MemoryStore(), params, engine, tuning=tuning)
+    rows = np.array([-1, *run.read("search-sample/numbers")[[0, 7, 49]], -1])
+    table = search._sample_with(run, dataset, Chosen(dataset.X[:5], rows))
+    assert len(table.folds) == 50
+    assert table.basis_folds.tolist() == [-1, *table.folds[[0, 7, 49]], -1]
+
+
 def test_search__the_best_of_each_round_go_on():
     X, y = spirals(4500)
     tuning = replace(
@@ -131,6 +171,8 @@ def test_search__the_best_of_each_round_go_on():
     assert [each["n_rows"] for each in search["rounds"]] == [2000, 4500]
     by_round = [[each for each in search["tried"] if each["round"] == n] for n in (0, 1)]
     assert [len(each) for each in by_round] == [12, 4]
+    # The first of two rounds tries every second alpha.
+    assert {each["alpha"] for each in by_round[0]} <= {1e-2, None}
     best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
     assert search["chosen"] == {name: best[name] for name in search["chosen"]}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.errors import DamagedDataError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_tree import CellTree
@@ -166,6 +166,8 @@ def test_save__plain_codecs_only(tmp_path, kind):
         names |= {codec["name"] for codec in array.metadata.to_dict()["codecs"]}
     assert names <= {"bytes", "vlen-utf8", "crc32c"}
     assert "crc32c" in names
+    with pytest.raises(ExistsError):
+        make_model(CLASSES[kind]).save(tmp_path / "model")
 
 
 def test_load__nothing_or_something_else(tmp_path):

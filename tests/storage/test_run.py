@@ -1,4 +1,6 @@
 import dataclasses
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +10,8 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.layout import PartLayout
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows, narrow_block_rows
+from dask_nrbfn.storage.run import VERSIONS, Run
 from tests.storage.written import table, write_dataset
 
 
@@ -98,6 +100,8 @@ def test_part__complete_or_absent(place, dataset):
     assert finished(run, "moments") == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
     assert run.read_part("moments", 2, "gram").tobytes() == values.tobytes()
     assert finished(run, "width") == {}
+    # Other readers of Zarr see the groups that hold parts.
+    assert "moments" in run.stored.group_keys()
 
 
 def test_part__arrays_without_a_record_do_not_count(place, dataset):
@@ -196,6 +200,26 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
         run.read_part("moments", 0, "cross")
 
 
+def test_finish_version__is_on_the_disk_before_it_is_recorded(tmp_path, dataset, monkeypatch):
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    for name in ("sums-1", f"{VERSIONS}/1"):
+        run.write_part(name, 0, {}, {"gram": table(3)})
+    flushed = set()
+
+    def flush(descriptor):
+        if not Run.open(run.location).versions:
+            flushed.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+    monkeypatch.setattr(os, "fsync", flush)
+    run.finish_version({"version": 1}, needs=["sums-1"])
+    written = {
+        path for name in ("sums-1", VERSIONS) for path in Path(run.location).rglob(f"{name}/**/*")
+    }
+    assert len(written) > 10
+    assert written <= flushed
+    assert Run.open(run.location).versions == [{"version": 1}]
+
+
 def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
     run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=3), {})
     run.write_part("width", 0, {"seconds": 0.5}, {"numbers": table(2)})
@@ -219,6 +243,19 @@ def test_part__read_in_slices(place, dataset, n_rows, width):
         for stop in range(start, n_rows + 1):
             found = run.read_part("candidates", 0, "rows", start, stop)
             np.testing.assert_array_equal(found, values[start:stop])
+
+
+def test_block_rows__as_many_as_fit_and_at_least_one():
+    sizes = (1, 200, 2**13, 2**13 + 1, 2**24 - 1, 2**26, 2**29)
+    for size in sizes:
+        for rows, most_rows, most_elements in (
+            (block_rows(size), 2048, 2**24),
+            (gpu_block_rows(size, 1), 8192, 2**28),
+            (gpu_block_rows(1, size), 8192, 2**25),
+            (narrow_block_rows(size), 2**14, 2**22),
+        ):
+            assert rows == max(1, min(most_rows, most_elements // size))
+    assert narrow_block_rows(0.01) == 2**14
 
 
 @pytest.mark.parametrize(("n_workers", "n_parts"), [(1, 64), (64, 64), (100, 100), (1000, 407)])

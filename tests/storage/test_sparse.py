@@ -11,10 +11,11 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.errors import MissingDataError
+from dask_nrbfn.errors import DataError, MissingDataError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import get_stored, read_rows, write_values
+from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from tests.storage.written import chunk_files
 
@@ -57,6 +58,9 @@ def test_dataset__is_what_anndata_reads(tmp_path):
     read = anndata.io.read_elem(zarr.open_group(tmp_path / "data", mode="r")["X"])
     assert_same(sp.csr_array(read), X)
     assert dataset.dtype == np.float32
+    # So few values are in one chunk of each array.
+    for name in ("data", "indices", "indptr"):
+        assert len(chunk_files(tmp_path / "data" / "X" / name)) == 1
 
 
 def test_dataset__content_is_that_of_dense_rows():
@@ -112,6 +116,18 @@ def test_dataset__missing_chunk(tmp_path, array):
     assert problems_of(dataset)
 
 
+def test_check_finite__names_the_row_and_column_of_a_value():
+    X, _ = drawn(40)
+    X.data = X.data.astype(np.float64)
+    for place in (0, X.nnz // 2, X.nnz - 1):
+        wrong = X.copy()
+        wrong.data[place] = np.nan
+        row = np.repeat(np.arange(40), np.diff(X.indptr))[place]
+        message = f"X has nan in row {100 + row}, column {X.indices[place]}"
+        with pytest.raises(DataError, match=message):
+            check_finite(wrong, first_row=100)
+
+
 @settings(max_examples=5)
 @given(slice_rows=st.none() | st.integers(1, 12), start=st.integers(0, 11), stop=st.integers(0, 11))
 def test_array__slices(slice_rows, start, stop):
@@ -121,3 +137,6 @@ def test_array__slices(slice_rows, start, stop):
     stored = get_stored(group, "rows")
     assert_same(read_rows(stored), X)
     assert_same(read_rows(stored, start, stop), X[start:stop])
+    size = slice_rows or 11
+    most = max(X[first : first + size].nnz for first in range(0, 11, size))
+    assert (stored.chunk_rows, stored.most_values) == (size, most)
