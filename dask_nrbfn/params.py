@@ -228,8 +228,8 @@ class FitParams(Params):
         "Only rows with a confidence below this threshold form the basis, unless it has a size; a "
         "class without such a row gives one row. The paper has 0.9.",
         least=1e-6,
-        none=f"{PAPER_THRESHOLD}, and also {N_DRAWN} rows drawn from the others, of every class; "
-        "in a table of fewer than 2000 rows, a quarter of the rows",
+        none=f"{PAPER_THRESHOLD}, and {N_DRAWN} rows drawn from the others, ten of every class; in "
+        "a table of fewer than 2000 rows, a quarter of the rows",
     )
     basis: str = word(
         "auto",
@@ -242,7 +242,7 @@ class FitParams(Params):
     basis_size: int | None = count(
         None,
         "Number of basis rows.",
-        none="sknn: all rows below the threshold, at most 10000 and as many as fit into "
+        none="sknn: as `confidence_threshold` says, at most 10000 and as many as fit into "
         "memory; else a quarter of all, at most 1000; in a tuning, the size is chosen unless the "
         "threshold or components are given",
     )

@@ -56,6 +56,12 @@ class RowPool:
         pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
         return type(self)(*map(np.concatenate, pairs))
 
+    def joined_once(self, other: Self) -> Self:
+        """Return both pools by their row indices, without points of the other that both have."""
+        new = other.take(np.flatnonzero(~np.isin(other.tiebreak, self.tiebreak)))
+        joined = self.joined(new)
+        return joined.take(np.argsort(joined.rows))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -107,6 +113,13 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
     return np.sort(_by_rank(pool).rows[:size])
 
 
+def draw(pool: RowPool, *, size: int) -> RowPool:
+    """Return rows that are drawn as `choose_candidates` draws, without repeated points."""
+    ordered = _by_rank(pool)
+    _, firsts = np.unique(ordered.tiebreak, return_index=True)
+    return ordered.take(np.sort(firsts)[:size])
+
+
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
@@ -127,17 +140,6 @@ def choose_basis(
         others = others[ordered.priority[others] < threshold]
     chosen = np.concatenate([firsts, others[: size - len(firsts)]])
     return ordered.take(chosen[np.argsort(ordered.rows[chosen])])
-
-
-def with_draw(basis: RowPool, others: RowPool, *, size: int) -> RowPool:
-    """Return a basis with at most `size` of the other rows, in the order of their indices.
-
-    They are drawn as `choose_candidates` draws. Rows that equal a basis row are left out.
-    """
-    others = _by_rank(others.take(np.flatnonzero(~np.isin(others.tiebreak, basis.tiebreak))))
-    _, firsts = np.unique(others.tiebreak, return_index=True)
-    chosen = basis.joined(others.take(np.sort(firsts)[:size]))
-    return chosen.take(np.argsort(chosen.rows))
 
 
 def _by_rank(pool: RowPool) -> RowPool:

@@ -15,9 +15,9 @@ from dask_nrbfn.numeric.confidence import (
     LEAST_OF_CLASS,
     RowPool,
     choose_basis,
+    draw,
     even_below,
     soft_confidence,
-    with_draw,
 )
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -133,41 +133,51 @@ def _compute(job: StageJob) -> dict[str, Any]:
         # A run that is resumed with more or less memory keeps its first limit.
         most = max(min(job.largest_basis, bases.MOST_FOUND), dataset.n_classes)
         most = run.decide("basis", {"cap": most})["cap"]
-    n_basis, rarest = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
+    n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
-    if rarest is not None:
-        logger.warning(
-            "basis: class %s has only %s, because few of its rows have a confidence below the "
-            "threshold %g. Leave the threshold out to draw rows of every class too.",
-            dataset.classes[rarest[0]],
-            plural(rarest[1], "basis row"),
-            params.threshold,
-        )
     if source_of(params.basis).by_confidence:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
-        n_found = n_below + _n_drawn(params, with_neighbors(run).n_rows)
-        if most == n_basis < n_found:
+        n_searched = with_neighbors(run).n_rows
+        n_drawn = min(_n_drawn(params, n_searched, dataset.n_classes), n_searched - n_below)
+        if most is not None and params.confidence_threshold is not None:
+            _warn_of_rare_class(run, dataset)
+        if most == n_basis < n_below + n_drawn:
             cap = most
             limit = "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
             logger.warning(
-                "basis: the threshold %g gives %d rows, but %s at most %d basis rows. Give a basis "
-                "size to choose another number.",
+                "basis: %d rows are below the threshold %g and %d others are drawn, but %s at most "
+                "%d basis rows. Give a basis size to choose another number.",
+                n_below,
                 params.threshold,
-                n_found,
+                n_drawn,
                 limit,
                 cap,
             )
     return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}
 
 
-def _choose_basis(
-    run: Run, dataset: Dataset, most: int | None
-) -> tuple[int, tuple[int, int] | None]:
-    """Store the basis rows, at most `most` without a `basis_size`; return their number.
+def _warn_of_rare_class(run: Run, dataset: Dataset) -> None:
+    """Warn if a given threshold leaves a class with few basis rows, though the class has more."""
+    below, all_rows = np.zeros((2, dataset.n_classes), dtype=np.int64)
+    for rows in _rows_by_confidence(run, "least-confident"):
+        is_below = rows.priority < run.chosen_params.threshold
+        all_rows += np.bincount(rows.codes, minlength=dataset.n_classes)
+        below += np.bincount(rows.codes[is_below], minlength=dataset.n_classes)
+    lacking = np.flatnonzero(below < np.minimum(LEAST_OF_CLASS, all_rows))
+    if len(lacking):
+        rarest = lacking[below[lacking].argmin()]
+        logger.warning(
+            "basis: class %s has only %s below the threshold %g. Leave the threshold out to draw "
+            "rows of every class too.",
+            dataset.classes[rarest],
+            plural(int(below[rarest]), "row"),
+            run.chosen_params.threshold,
+        )
 
-    Also the code and the basis rows of a class that a given threshold leaves with too few rows.
-    """
-    params, source, rarest = run.chosen_params, source_of(run.chosen_params.basis), None
+
+def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
+    """Store the basis rows, at most `most` if the fit has no `basis_size`; return their number."""
+    params, source = run.chosen_params, source_of(run.chosen_params.basis)
     size = bases.requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
@@ -175,7 +185,6 @@ def _choose_basis(
         assert source.choose_all is not None
         assert most is not None
         basis = source.choose_all(run, dataset, most)
-        rarest = _rarest(dataset, basis.rows) if params.confidence_threshold is not None else None
     bases.check_distinct(run, len(basis.rows))
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
@@ -183,15 +192,7 @@ def _choose_basis(
     if dataset.n_unlabelled:
         places = places_among(dataset.labelled_rows(), basis.rows)
         write_array(group, "labelled", places, "basis")
-    return len(basis.rows), rarest
-
-
-def _rarest(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, int] | None:
-    """Return the class with the fewest basis rows and their number; None if all have enough."""
-    counts = np.bincount(dataset.take_targets(rows), minlength=dataset.n_classes)
-    counts[counts >= np.minimum(LEAST_OF_CLASS, dataset.class_counts)] = LEAST_OF_CLASS
-    rarest = int(counts.argmin())
-    return None if counts[rarest] == LEAST_OF_CLASS else (rarest, int(counts[rarest]))
+    return len(basis.rows)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -377,9 +378,11 @@ KMEANS = BasisSource(
 )
 
 
-def _n_drawn(params: FitParams, n_rows: int) -> int:
-    """Return the number of basis rows that a fit without threshold and size draws above it."""
-    return 0 if params.confidence_threshold is not None else min(N_DRAWN, n_rows // 4)
+def _n_drawn(params: FitParams, n_rows: int, n_classes: int) -> int:
+    """Return the most basis rows that a fit without threshold and size draws above it."""
+    if params.confidence_threshold is not None:
+        return 0
+    return max(min(N_DRAWN, n_rows // 4), LEAST_OF_CLASS * n_classes)
 
 
 def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
@@ -407,16 +410,19 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and a draw of the others unless it is given."""
     params, n_classes = run.chosen_params, dataset.n_classes
-    n_drawn = min(_n_drawn(params, with_neighbors(run).n_rows), (most - n_classes) // 2)
+    n_below = CONFIDENCE.recorded(run).n_below_threshold
+    # If the limit is low, both kinds of rows have at least half of the basis.
+    n_drawn = min(
+        _n_drawn(params, with_neighbors(run).n_rows, n_classes),
+        max(most - n_classes - n_below, (most - n_classes) // 2),
+    )
+    above = _rows_above(run, params.threshold) if n_drawn else ()
+    drawn = draw(bases.pool_of(above, size=n_drawn, n_classes=LEAST_OF_CLASS), size=n_drawn)
+    size = most - len(drawn)
     blocks = _rows_by_confidence(run, params.basis_rule)
-    pool = bases.pool_of(blocks, size=most - n_drawn, n_classes=n_classes)
-    threshold = params.threshold
-    basis = choose_basis(pool, size=most - n_drawn, n_classes=n_classes, threshold=threshold)
-    if n_drawn:
-        above = _rows_above(run, threshold)
-        others = bases.pool_of(above, size=n_drawn, n_classes=LEAST_OF_CLASS)
-        basis = with_draw(basis, others, size=n_drawn)
-    rows = name_rows(run, basis.rows)
+    pool = bases.pool_of(blocks, size=size, n_classes=n_classes)
+    basis = choose_basis(pool, size=size, n_classes=n_classes, threshold=params.threshold)
+    rows = name_rows(run, basis.joined_once(drawn).rows)
     return Chosen(dataset.take(rows), rows)
 
 
@@ -443,7 +449,8 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     if rows.params.basis_size is None:
         # At most the estimated number of basis rows of the whole dataset.
         below = np.count_nonzero(confidence < threshold) / len(confidence)
-        most = max(rows.n_classes, round(below * rows.n_all) + _n_drawn(rows.params, rows.n_all))
+        n_drawn = _n_drawn(rows.params, rows.n_all, rows.n_classes)
+        most = max(rows.n_classes, round(below * rows.n_all) + n_drawn)
         return [rows.best(even, min(size, most)) for size, _ in sizes]
     return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
 

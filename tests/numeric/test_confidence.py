@@ -12,8 +12,8 @@ from dask_nrbfn.numeric.confidence import (
     even_below,
     keep_best,
     soft_confidence,
-    with_draw,
 )
+from dask_nrbfn.numeric.confidence import draw as draw_rows
 from dask_nrbfn.numeric.hashing import hash_numbers
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
@@ -169,10 +169,12 @@ def test_choose_candidates__every_class_where_there_is_little_room():
     assert sorted(codes[choose_candidates(pool, size=5)]) == [0, 1, 2, 3, 4]
 
 
-def test_with_draw__no_point_enters_twice():
+def test_draw__no_point_enters_twice():
     basis = candidates([0.1, 0.2], [5, 6], [0, 1])
     others = candidates(np.zeros(6), [5, 9, 9, 7, 8, 1], [1, 0, 1, 0, 0, 0])
-    drawn = with_draw(basis, replace(others, rows=others.rows + 2), size=3)
-    assert drawn.tiebreak.tolist() == [5, 6, 9, 7, 1]
-    assert drawn.rows.tolist() == sorted(drawn.rows)
-    assert len(with_draw(basis, others, size=99)) == 6
+    drawn = draw_rows(replace(others, rows=others.rows + 2), size=3)
+    assert drawn.tiebreak.tolist() == [1, 5, 7]
+    joined = basis.joined_once(drawn)
+    assert joined.tiebreak.tolist() == [5, 6, 7, 1]
+    assert joined.rows.tolist() == sorted(joined.rows)
+    assert len(draw_rows(others, size=99)) == 5

@@ -89,8 +89,41 @@ def test_sknn__a_given_threshold_is_the_rule_of_the_paper_and_says_what_it_leave
     X, y = apart(200, 40)
     run = fit(X, y, params_of("sknn", None, n_neighbors=5, confidence_threshold=0.9))
     assert sorted(y[run.read("basis/rows")]) == [0, 1]
-    expected = "class 0 has only 1 basis row, because few of its rows have a confidence below"
-    assert expected in warned(caplog)
+    assert "class 0 has only 0 rows below the threshold 0.9. Leave the threshold" in warned(caplog)
+
+
+def test_sknn__a_threshold_of_repeated_rows_is_not_blamed_for_their_number(caplog):
+    X, y = spirals(12)
+    X, y = np.repeat(X, 9, axis=0), np.tile([0, 1, 2], 36)
+    fit(X, y, params_of("sknn", None, confidence_threshold=0.9))
+    assert not [each for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_sknn__drawn_rows_take_no_place_of_rows_below_the_threshold():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 8)), np.arange(300) % 100
+    run = fit(X, y, params_of("sknn", None))
+    assert BASIS.recorded(run).n_basis == np.count_nonzero(run.read("confidence/values") < 0.9)
+
+
+def test_sknn__ten_rows_of_every_class_are_drawn_of_many_classes():
+    rng = np.random.default_rng(0)
+    y = np.arange(40 * 15) % 40
+    X = np.eye(40)[y] * 50 + rng.normal(scale=0.1, size=(600, 40))
+    run = fit(X, y, params_of("sknn", None, n_neighbors=5))
+    assert np.bincount(y[run.read("basis/rows")]).min() >= 10
+
+
+def test_sknn__default_is_capped_by_the_memory_at_hand(caplog, monkeypatch):
+    X, y = overlapping(400, 0.4)
+    with monkeypatch.context() as patched:
+        patched.setattr(dask_nrbfn.fit, "largest_basis", lambda context: 60)
+        run = fit(X, y, params_of("sknn", None))
+    confidence, rows = run.read("confidence/values"), run.read("basis/rows")
+    n_below = np.count_nonzero(confidence < 0.9)
+    assert len(rows) == BASIS.recorded(run).cap == 60
+    assert np.count_nonzero(confidence[rows] < 0.9) == 60 - min(400 - n_below, (60 - 3) // 2)
+    assert f"{n_below} rows are below the threshold 0.9 and" in warned(caplog)
 
 
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
@@ -250,8 +283,8 @@ def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule):
     assert (record.n_basis, record.n_below_threshold, record.cap) == (60, n_below, 60)
     expected = fit(X, y, params_of("sknn", 60, basis_rule=rule)).read("basis/rows")
     assert run.read("basis/rows").tolist() == expected.tolist()
-    expected = f"the threshold 0.9 gives {n_below} rows, but the memory allows at most 60 basis"
-    assert expected in warned(caplog)
+    assert f"{n_below} rows are below the threshold 0.9 and 0 others" in caplog.text
+    assert "the memory allows at most 60 basis rows" in caplog.text
 
 
 def test_sknn__capped_without_a_size(caplog, monkeypatch):
