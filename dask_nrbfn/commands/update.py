@@ -14,15 +14,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from dask_nrbfn.commands.change import Change, JoiningRows, judged_member, solve_version, sum_rows
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.held_out import (
-    is_judged,
-    match_rows,
-    n_halves,
+import numpy as np
+
+from dask_nrbfn.commands.change import (
+    Change,
+    judged_bytes,
     read_full_model,
     residual_figures,
+    solve_version,
+    with_sums,
 )
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import (
@@ -35,6 +37,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.numeric.calibration import FIT_BYTES, MOST_SCORES
 from dask_nrbfn.numeric.distances import basis_bytes
+from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import mean_values
@@ -49,7 +52,7 @@ from dask_nrbfn.storage.group import Location, locked_group
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, model_name, version_name
+from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, member_of, model_name, version_name
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +155,7 @@ def update_run(
         if before in left:
             # A job was killed after its record: the parts are dropped last.
             return run.versions[-1]
-        run.drop(*(name for name in left if not name.startswith(stage)))
+        run.drop(*(name for name in left if name != stage))
         if dataset.n_unlabelled:
             logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
         codes, n_bytes = _check_rows(draft, rows, again=again), _checked_bytes(draft, rows)
@@ -163,13 +166,12 @@ def update_run(
             )
         engine.begin_stage(n_bytes)
         if forget:
-            matching = (run, draft.base, rows, codes, stage)
-            if counted := run_task(engine, match_rows, *matching, label=action):
+            counted = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
+            if counted:
                 reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
-        changed = (run, rows, engine, draft.model, draft.base, action, draft.version, stage, codes)
-        joining = JoiningRows(*changed)
-        change = sum_rows(joining)
-        return draft.finish(change, [judged_member(joining)], reasons, new_error)
+        change = Change(action, draft.base, run, stage, dataset=rows, codes=codes)
+        change = with_sums(change, draft.model, engine)
+        return draft.finish(change, [member_of(rows)], reasons, new_error)
 
 
 def merge_runs(
@@ -246,6 +248,8 @@ class _Draft:
         if self.judge is not None:
             model = join(run.location, model_name(solved["place"]))
             error_rate = self.judge.error_rate(model, engine)
+        if residual_sums := solved.pop("residual_sums"):
+            members = [member | {"residual_sums": residual_sums} for member in members]
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
         counted = {"action": self.action, "members": members}
         reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
@@ -356,11 +360,12 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
-        n_folds = n_halves(draft.run, dataset) if draft.action == ADD else 1
-        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=n_folds)
+        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
         passing += of_basis(copies=5) + dataset.reading_bytes
-        held = max(held, passing + 8 * block_rows(r) * 2 * q)
-    if is_judged(draft.run) and model.calibration is not None:
+        # Activations of drawn rows are centred, and solved in place.
+        held = max(held, passing + 8 * block_rows(r) * 2 * (q + r))
+        held += judged_bytes(dataset, q)
+    if model.calibration is not None:
         n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
         held += FIT_BYTES * min(n_rows * q, max(MOST_SCORES, q**2))
     if model.cells is not None:
@@ -369,3 +374,13 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     held += process_bytes(l1=model.l1, gpu=draft.engine.device == "gpu")
     draft.engine.check_budget(draft.action, held, remedy="Refresh with fewer basis rows")
     return held
+
+
+def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
+    """Return the number of rows of a dataset that are basis rows of the model."""
+    model = read_full_model(run, base)
+    hashes, size = hash_values(model.basis), block_rows(model.n_active)
+    return sum(
+        int(np.isin(hash_values(model.scaling.apply(block.X)), hashes).sum())
+        for block in dataset.blocks(0, dataset.n_rows, size)
+    )

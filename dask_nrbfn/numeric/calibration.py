@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.hashing import hash_labelled, hash_numbers
+from dask_nrbfn.numeric.hashing import hash_numbers
 from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES, softmax
 from dask_nrbfn.numeric.losses import Loss
-from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -100,16 +99,16 @@ def _logarithms(scores: Any, loss: Loss, n_classes: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class ScoreDraw(RowSum):
-    """Scores (m, K) of drawn rows; `totals` (2, K): number and weight of the rows of each class.
+    """Scores (m, K) of drawn rows of the V versions of a run; version 0 is the fit.
 
-    own: weights of the rows. keys, order: hashes of the values with the class, and of the row
-    number. versions: the version of the run that each row joined; 0 for the fit.
+    own: weights of the rows. order: hashes of the row numbers, which drew each row with the
+    probability `shares`. totals (V, 2, K): number and weight of all rows of each version and class.
     """
 
     scores: Floats
     codes: NDArray[np.int64]
     own: Floats
-    keys: NDArray[np.uint64]
+    shares: Floats
     order: NDArray[np.uint64]
     versions: NDArray[np.int64]
     totals: Floats
@@ -117,16 +116,21 @@ class ScoreDraw(RowSum):
     @property
     def weights(self) -> Floats:
         """Weights (m,): the rows of each class weigh as much as all rows of the class."""
-        _, drawn = self._drawn_totals()
-        factors = np.divide(self.totals[1], drawn, out=np.ones_like(drawn), where=drawn > 0)
+        weights = self.own / self.shares
+        total, drawn = self.totals[:, 1].sum(axis=0), self._sums_of_classes(weights)
+        factors = np.divide(total, drawn, out=np.ones_like(drawn), where=drawn > 0)
         # All weights may have been summed in another order.
         factors[np.isclose(factors, 1.0, rtol=_ROUNDING, atol=0.0)] = 1.0
-        weights: Floats = self.own * factors[self.codes]
+        weights *= factors[self.codes]
         return weights
 
-    def _drawn_totals(self) -> Floats:
-        n_classes = self.scores.shape[1]
-        return np.stack([np.bincount(self.codes, each, n_classes) for each in (None, self.own)])
+    @property
+    def n_rows(self) -> int:
+        """Number of rows that the drawn rows stand for."""
+        return round(float(self.totals[:, 0].sum()))
+
+    def _sums_of_classes(self, values: Floats | None = None) -> NDArray[Any]:
+        return np.bincount(self.codes, values, self.scores.shape[1])
 
     def log_loss(self, probabilities: Floats) -> float:
         """Return the weighted mean of the log losses of probabilities (m, K)."""
@@ -137,91 +141,89 @@ class ScoreDraw(RowSum):
         """Return the rows of both."""
         own, further = self._rows(), other._rows()
         rows = {name: np.concatenate([own[name], further[name]]) for name in own}
-        return replace(self, **rows, totals=self.totals + other.totals)
+        totals = np.zeros(np.maximum(self.totals.shape, other.totals.shape))
+        for each in (self, other):
+            totals[: len(each.totals)] += each.totals
+        return replace(self, **rows, totals=totals)
 
     def _rows(self) -> dict[str, Any]:
         return {name: values for name, values in self.arrays().items() if name != "totals"}
 
-    def _take(self, places: NDArray[np.int64]) -> Self:
+    def _take(self, places: NDArray[Any]) -> Self:
         return replace(self, **{name: values[places] for name, values in self._rows().items()})
 
     def thinned(self, most_scores: int = MOST_SCORES) -> Self:
         """Return at most ``most_scores / K^2`` rows of each class, with the least hashes."""
-        n_classes = self.scores.shape[1]
-        counts = np.bincount(self.codes, minlength=n_classes)
+        n_classes, most = self.scores.shape[1], self._sums_of_classes()
+        most = np.minimum(most, max(1, most_scores // n_classes**2))
         sequence = np.lexsort((self.order, self.codes))
-        ranks = np.arange(len(sequence)) - (np.cumsum(counts) - counts)[self.codes[sequence]]
-        return self._take(np.sort(sequence[ranks < max(1, most_scores // n_classes**2)]))
+        edges = np.searchsorted(self.codes[sequence], np.arange(n_classes + 1))
+        # The least hash of a class that is not kept is the probability of its rows.
+        beyond = edges[:-1] + most
+        thinned = np.flatnonzero(beyond < edges[1:])
+        largest = np.ones(n_classes)
+        largest[thinned] = self.order[sequence[beyond[thinned]]] * 2.0**-64
+        kept = np.arange(len(sequence)) < beyond[self.codes[sequence]]
+        shares = np.minimum(self.shares, largest[self.codes])
+        return replace(self, shares=shares)._take(np.sort(sequence[kept]))
 
-    def without(
-        self, keys: NDArray[np.uint64], counts: NDArray[np.int64], version: int | None
-    ) -> Self:
-        """Return the draw without so many rows of each of the distinct ascending `keys`.
+    def without(self, version: int) -> Self:
+        """Return the draw without the rows of a version."""
+        totals = self.totals.copy()
+        totals[version] = 0.0
+        return replace(self, totals=totals)._take(self.versions != version)
 
-        The rows that joined last leave first; with `version`, only rows of this version leave.
-        Each row that leaves stands for as many rows as it weighs.
-        """
-        order = np.lexsort((self.order, -self.versions, self.keys))
-        if version is not None:
-            order = order[self.versions[order] == version]
-        sought = self.keys[order]
-        ranks = np.arange(len(order)) - np.searchsorted(sought, sought)
-        places = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
-        gone = order[(keys[places] == sought) & (ranks < counts[places])]
-        kept = np.delete(np.arange(len(self.codes)), gone)
-        left = self._take(kept)
-        before, after = self._drawn_totals(), left._drawn_totals()
-        shares = np.divide(after, before, out=np.ones_like(after), where=before > 0)
-        return replace(left, totals=np.where(after == before, self.totals, self.totals * shares))
+    def of_version(self, version: int) -> Self:
+        """Return the draw with all rows in one version."""
+        totals = np.zeros((version + 1, *self.totals.shape[1:]))
+        totals[version] = self.totals.sum(axis=0)
+        return replace(self, versions=np.full(len(self.codes), version), totals=totals)
 
 
 class DrawnRows(NamedTuple):
-    """A draw of rows by the ``shares`` (K,) of the rows of each class; see `ScoreDraw.versions`."""
+    """A draw of rows by the ``shares`` (K,) of the rows of each class."""
 
     shares: Floats
     seed: int
-    version: int = 0
 
     @classmethod
     def of_counts(
-        cls,
-        class_counts: NDArray[Any],
-        *,
-        seed: int,
-        version: int = 0,
-        most_scores: int = MOST_SCORES,
+        cls, class_counts: NDArray[Any], *, seed: int, most_scores: int = MOST_SCORES
     ) -> Self:
         """Return a draw of at most about ``most_scores / K^2`` rows of each class."""
         of_class = most_scores / len(class_counts) ** 2
-        return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed, version)
+        return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
 
     def none(self) -> ScoreDraw:
         """Return the draw of no rows."""
-        n_classes, whole = len(self.shares), np.empty(0, dtype=np.int64)
-        hashes, scores = np.empty(0, dtype=np.uint64), np.empty((0, n_classes))
-        totals = np.zeros((2, n_classes))
-        return ScoreDraw(scores, whole, np.empty(0), hashes, hashes, whole, totals)
+        n_classes, whole, none = len(self.shares), np.empty(0, dtype=np.int64), np.empty(0)
+        rows = np.empty((0, n_classes)), whole, none, none, np.empty(0, dtype=np.uint64), whole
+        return ScoreDraw(*rows, np.zeros((1, 2, n_classes)))
+
+    def places(self, numbers: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of the rows that the hashes of their numbers draw."""
+        order = hash_numbers(numbers, seed=self.seed)
+        return np.flatnonzero(order * 2.0**-64 <= self.shares[codes])
 
     def take(
         self,
         numbers: NDArray[np.int64],
-        X: Rows,
         scores: Floats,
         codes: NDArray[np.int64],
         weights: Floats | None,
     ) -> ScoreDraw:
-        """Return the rows of a block that their hashes draw."""
-        order = hash_numbers(numbers, seed=self.seed + self.version)
-        drawn = np.flatnonzero(order * 2.0**-64 <= self.shares[codes])
+        """Return the drawn rows of a block, as rows of the fit."""
+        drawn = self.places(numbers, codes)
         own = np.ones(len(codes)) if weights is None else weights
+        totals = [np.bincount(codes, each, len(self.shares)) for each in (None, own)]
         return ScoreDraw(
             scores[drawn],
             codes[drawn],
             own[drawn],
-            hash_labelled(X[drawn], codes[drawn]),
-            order[drawn],
-            np.full(len(drawn), self.version),
-            np.stack([np.bincount(codes, each, len(self.shares)) for each in (None, own)]),
+            self.shares[codes[drawn]],
+            hash_numbers(numbers[drawn], seed=self.seed),
+            np.zeros(len(drawn), dtype=np.int64),
+            np.array([totals], dtype=np.float64),
         )
 
 

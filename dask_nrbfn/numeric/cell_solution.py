@@ -1,8 +1,9 @@
 """The network of one cell: its solution from sums over rows, and its fit to rows in memory."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -42,19 +43,13 @@ class SolvedCell(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        moments: Moments,
-        targets: Targets,
-        *,
-        alpha: float,
-        normalized: bool,
-        penalty: Floats | None,
+        cls, moments: Moments, system_of: Callable[[Moments], RidgeSystem], alpha: float
     ) -> Self | None:
         """Return the solution of a cell, constant without rows or alpha; None if singular."""
         if math.isnan(alpha) or moments.total_weight == 0:
             return cls.constant(moments)
-        system = RidgeSystem.of(moments.on_device(), targets, normalized=normalized)
-        (solution,) = replace(system, penalty=penalty).path([alpha], in_place=True)
+        system = system_of(moments)
+        (solution,) = system.path([alpha], in_place=True)
         if solution is None:
             return None
         weights = solution.weights
@@ -92,6 +87,14 @@ class SolvedCell(NamedTuple):
             residuals=np.maximum(squares - weight * mean**2, 0.0),
             risk=1.0,
         )
+
+
+def cell_system(
+    moments: Moments, targets: Targets, *, normalized: bool, penalty: Floats | None
+) -> RidgeSystem:
+    """Return the ridge system of a cell, on the GPU of the task if there is one."""
+    system = RidgeSystem.of(moments.on_device(), targets, normalized=normalized)
+    return replace(system, penalty=penalty)
 
 
 class SolvedCells(NamedTuple):
@@ -214,13 +217,13 @@ def fit_cell(
     if entry["alpha"] is None:
         return _constant(table, n_folds)
     features, shares, moments = network_moments(table, chosen.scaling, own, threads=threads)
-    solved = SolvedCell.of(
-        moments,
-        table.targets,
-        alpha=entry["alpha"],
+    system_of = partial(
+        cell_system,
+        targets=table.targets,
         normalized=features.normalized,
         penalty=penalty_named(entry["penalty"]).of(features.on_device, shares),
     )
+    solved = SolvedCell.of(moments, system_of, entry["alpha"])
     if solved is None:
         return _constant(table, n_folds)
     return CellFit(

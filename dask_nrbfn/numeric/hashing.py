@@ -55,11 +55,6 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     return hashes
 
 
-def hash_labelled(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return a hash of the values and the target of each row, uint64 (b,)."""
-    return _with_targets(hash_values(X), y)
-
-
 def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
     if not is_sparse(X):

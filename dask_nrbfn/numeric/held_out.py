@@ -39,6 +39,9 @@ TIE_STEP = 2.0**-21
 # A sum of squares about the mean that is smaller than this share of the squares is rounding.
 _ROUNDING = 1e-13
 
+# The least share of its own target that a score without a row is computed from.
+_LEAST_LEFT = 1e-6
+
 _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 
@@ -324,6 +327,17 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
     unexplained = np.where(squared == 0, 0.0, 1.0)
     np.divide(squared, spread, out=unexplained, where=spread > 0)
     return unexplained
+
+
+def scores_left_out(scores: Floats, targets: Floats, leverages: Floats) -> Floats:
+    """Return the scores (b, q) of rows by the networks without each row, with the ridge of all.
+
+    ``(s - h t) / (1 - h)`` for leverages h (b,), see `RidgeFactor` (Hastie, Tibshirani & Friedman
+    2009, eq. 7.64).
+    """
+    left = np.maximum(1.0 - leverages, _LEAST_LEFT)
+    left_out: Floats = scores - (leverages / left)[:, None] * (targets - scores)
+    return left_out
 
 
 class FoldWeights(NamedTuple):

@@ -16,6 +16,7 @@ from dask_nrbfn.numeric.products import (
     add_products,
     factor_in_place,
     frobenius_norm,
+    inverse_products,
     row_products,
     solve_in_place,
     times_symmetric,
@@ -91,7 +92,8 @@ class RidgeSystem:
     gram (r, r) and cross (q, r) are ``Phi' Phi`` and ``T' Phi`` minus the means; `penalty` is P (r,
     r) or its diagonal, None for I; basis rows where it is infinite are left out, with weight 0.
     `directions` (r, J) span the weights, only if P is I and without locality. gram and a full P can
-    be on a GPU; the other arrays are on the host.
+    be on a GPU; the other arrays are on the host. `mean_share` is the share of a row of weight 1 in
+    the means if activations are centred, else 0.
 
     The weights at alpha are ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step
     9, and eq. 15). Another P replaces I and is multiplied by ``r / trace(P)``; `JITTER` is added to
@@ -106,6 +108,7 @@ class RidgeSystem:
     penalty: Floats | None = None
     locality: Locality | None = None
     directions: Floats | None = None
+    mean_share: float = 0.0
 
     @classmethod
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
@@ -133,18 +136,19 @@ class RidgeSystem:
         cross, activation_sums = products[1:].copy(), products[0]
         squares = target_products.diagonal()[1:].copy()
         target_means, activation_means = np.zeros(len(cross)), np.zeros(len(gram))
-        weight = float(target_products[0, 0])
+        weight, mean_share = float(target_products[0, 0]), 0.0
         if targets.centred and weight:
             target_means = target_products[0, 1:] / weight
             squares = np.maximum(squares - weight * target_means**2, 0.0)
             add_products(cross, -target_means[None], activation_sums[None])
             if not normalized:
-                activation_means = activation_sums / weight
+                activation_means, mean_share = activation_sums / weight, 1.0 / weight
                 row = beside(activation_means[None], gram)
                 add_products(gram, -weight * row, row)
                 # Both triangles are rounded differently.
                 mirror_in_place(gram)
-        return cls(gram, cross, squares, target_means, activation_means)
+        means = target_means, activation_means
+        return cls(gram, cross, squares, *means, mean_share=mean_share)
 
     @property
     def target_norm(self) -> float:
@@ -202,6 +206,22 @@ class RidgeSystem:
                 return _solution(penalized, norm, self.cross) if factored else None
 
         yield from each(solve, alphas)
+
+    def factored(self, alpha: float) -> "RidgeFactor":
+        """Return the factor at an alpha with a solution; the values of `gram` are lost."""
+        penalty = self.penalty
+        if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
+            return replace(self.keep(kept).factored(alpha), kept=kept)
+        matrix, Q = self.gram, None
+        if self.directions is None:
+            for factor, P in self._terms(alpha):
+                _add_scaled(matrix, factor, P)
+        else:
+            Q, matrix = _within(matrix, self.directions)
+            matrix.ravel()[:: len(Q) + 1] += alpha * float(np.trace(self.gram))
+        regular = factor_in_place(matrix)
+        assert regular
+        return RidgeFactor(matrix, self.activation_means, self.mean_share, Q)
 
     def ridge(self, alpha: float) -> Floats:
         """Return the diagonal (r,), or the matrix (r, r), that is added to the gram matrix."""
@@ -303,6 +323,31 @@ class RidgeSolution:
         return replace(self, weights=weights)
 
 
+@dataclass(frozen=True, eq=False)
+class RidgeFactor:
+    """The factor of a penalized matrix A; rows of activations are centred and projected on Q.
+
+    kept (r,): basis rows without an infinite penalty; None: all.
+    """
+
+    factor: Floats
+    means: Floats
+    mean_share: float
+    Q: Floats | None = None
+    kept: NDArray[np.bool_] | None = None
+
+    def leverages(self, Phi: Floats) -> Floats:
+        """Return ``phi' A^-1 phi`` of activations (b, r), plus the share in the means, (b,).
+
+        Times the weight of a row of the system, this is the share of its target in its score.
+        """
+        kept = Phi if self.kept is None else Phi[:, self.kept]
+        centred = np.ascontiguousarray(kept - self.means)
+        if self.Q is not None:
+            centred = row_products(centred, self.Q)
+        return inverse_products(self.factor, centred) + self.mean_share
+
+
 def _among(matrix: Floats, kept: NDArray[np.bool_]) -> Floats:
     """Return the kept rows and columns of a matrix (r, r)."""
     places = beside(np.flatnonzero(kept), matrix)
@@ -349,9 +394,7 @@ def solve_components(
     systems as leading blocks, so consecutive solutions of an alpha share one factorization. ``4 r^2
     m`` flops, and ``m^3 / 3`` for each factorization.
     """
-    Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
-    placed = beside(Q, gram)
-    inner = to_host(row_products(row_products(placed, gram), placed))
+    Q, inner = _within(gram, directions)
     within = row_products(cross, Q)
     trace = float(np.trace(gram))
     pairs = zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
@@ -367,6 +410,13 @@ def solve_components(
     for path in each(solve, [(alpha, [size for _, size in group]) for alpha, group in groups]):
         for found in path:
             yield found and replace(found, weights=found.weights @ Q[: found.weights.shape[1]])
+
+
+def _within(gram: Floats, directions: Floats) -> tuple[Floats, Floats]:
+    """Return orthonormal rows Q that span the directions, and ``Q gram Q'`` on the host."""
+    Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
+    placed = beside(Q, gram)
+    return Q, to_host(row_products(row_products(placed, gram), placed))
 
 
 def _leading_solutions(

@@ -235,7 +235,7 @@ def _judged(
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
-        draw = drawn.take(of_cell.numbers, of_cell.X, scores, targets, of_cell.weights)
+        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
 

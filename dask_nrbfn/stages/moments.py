@@ -286,7 +286,7 @@ _DIMENSIONS = {
 
 def _sum_moments(job: StageJob) -> dict[str, Any]:
     """Sum and store the moments of all rows, fold by fold; return rows and weight."""
-    kinds = dict.fromkeys(fold_suffixes(job.run.n_sums), Moments)
+    kinds = dict.fromkeys(_suffixes(job.run.n_sums), Moments)
     reduction = Reduction("moments", _begin_moments, kinds, job.run.layout, finish=_finish_moments)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
     return {"rows": record.rows, "weight": record.weight}
@@ -296,7 +296,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
     """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
-        total -= read_sums(run, "moments", suffix=fold_suffixes(run.n_folds)[without])
+        total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
     return total
 
 
@@ -358,7 +358,7 @@ class MomentsPass:
     def sums(self) -> Sums:
         """Return the moments of every fold."""
         moments = (of_fold.moments() for of_fold in self._of_folds)
-        return dict(zip(fold_suffixes(len(self._of_folds)), moments, strict=True))
+        return dict(zip(_suffixes(len(self._of_folds)), moments, strict=True))
 
 
 def folded_reading(
@@ -402,7 +402,7 @@ def _check_moments(run: Run, moments: Moments, weight: float) -> None:
         raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
 
 
-def fold_suffixes(n_folds: int) -> Sequence[str]:
+def _suffixes(n_folds: int) -> Sequence[str]:
     """Return the suffix of the names of the sums of each fold; the sums of all rows have none."""
     return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 

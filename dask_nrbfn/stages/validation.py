@@ -328,8 +328,7 @@ class _DrawPass(HeldOutPass):
             codes = block.targets[rows]
             self._labels += LabelSums.from_block(scores, codes, own)
             taken = to_host(scores[:, 0])
-            numbers, X = block.numbers[rows], block.X[rows]
-            self._draws += self._drawn.take(numbers, X, taken, codes, own)
+            self._draws += self._drawn.take(block.numbers[rows], taken, codes, own)
 
     def sums(self) -> Sums:
         """Return the drawn rows, and the sums of the labels."""
@@ -380,7 +379,8 @@ def _fit(
         # The weights of the classes among all rows are known; those of few folds vary by chance.
         weight, *of_classes = run.read("moments/target_products")[0]
         shares = np.array(of_classes) / weight
-        draw = replace(draw, totals=np.stack([draw.totals[0], shares * draw.totals[1].sum()]))
+        ((numbers, weights),) = draw.totals
+        draw = replace(draw, totals=np.stack([[numbers, shares * weights.sum()]]))
     write_draw(run, group, draw)
     return calibration_figures(draw, loss, temperature=temperature)
 
@@ -392,8 +392,11 @@ def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
         write_array(run.group(group), name, values, *dimensions)
 
 
-def read_draw(run: Run, group: str) -> ScoreDraw:
-    """Return the drawn scores in a group of a run."""
+def read_draw(run: Run, place: str) -> ScoreDraw | None:
+    """Return the drawn scores of the version at a place; "" is the fit. None without any."""
+    group = place or ("cells" if run.has(f"cells/{DRAWN[0]}") else "validation")
+    if not run.has(f"{group}/{DRAWN[0]}"):
+        return None
     return ScoreDraw(*(run.read(f"{group}/{name}") for name in DRAWN))
 
 

@@ -29,11 +29,10 @@ def drawn(n_rows=600, n_classes=3, *, seed=0, weighted=False):
     return draw_of(scores, codes, weights)
 
 
-def draw_of(scores, codes, weights=None, most_scores=2**20, version=0, **options):
-    """Draw from rows whose values are their numbers."""
-    counts, X = np.bincount(codes, minlength=scores.shape[1]), np.arange(float(len(codes)))[:, None]
-    rows = DrawnRows.of_counts(counts, seed=0, version=version, most_scores=most_scores)
-    return rows.take(np.arange(len(codes)), options.get("X", X), scores, codes, weights)
+def draw_of(scores, codes, weights=None, most_scores=2**20, seed=0):
+    counts = np.bincount(codes, minlength=scores.shape[1])
+    rows = DrawnRows.of_counts(counts, seed=seed, most_scores=most_scores)
+    return rows.take(np.arange(len(codes)), scores, codes, weights)
 
 
 def objective(draw, loss, point):
@@ -131,34 +130,50 @@ def test_draw__of_rows_that_all_fit_has_their_own_weights_to_the_bit():
     np.testing.assert_array_equal(draw.weights, weights)
 
 
-def test_draw__rows_that_joined_and_left_leave_the_draw_as_it_was():
+def test_draw__a_version_that_joined_and_left_leaves_the_draw_as_it_was():
     codes, weights = np.arange(300) % 3, np.linspace(1.0, 2.0, 300)
     scores = np.random.default_rng(0).random((2, 300, 3))
-    # Both have the same rows, so that only the version tells them apart.
-    first, second = (draw_of(each, codes, weights, version=v) for v, each in enumerate(scores))
-    both = first + second
-    keys = np.sort(first.keys)
-    for version in (1, None):
-        left = both.without(keys, np.ones(300, dtype=np.int64), version)
-        for name, values in left.arrays().items():
-            np.testing.assert_allclose(values, getattr(first, name), rtol=1e-12)
-    assert both.without(keys[:1], np.array([2]), None).totals[0].sum() == 598
-    thinned = both.thinned(most_scores=9 * 50)
-    assert np.bincount(thinned.codes).tolist() == [50, 50, 50]
-    found = np.bincount(thinned.codes, thinned.weights)
-    np.testing.assert_allclose(found, 2 * np.bincount(codes, weights))
+    first, second = (draw_of(each, codes, weights) for each in scores)
+    both = first + second.of_version(2)
+    assert both.n_rows == 600
+    left = both.without(2)
+    assert left.n_rows == 300
+    np.testing.assert_array_equal(left.weights, first.weights)
+    np.testing.assert_array_equal(left.scores, first.scores)
+
+
+def test_draw__thinned_rows_of_all_versions_stand_for_equally_many_rows():
+    # A part of many rows is drawn, and all of few.
+    rng = np.random.default_rng(0)
+    sizes = 40_000, 4_000
+    codes = [rng.integers(0, 2, size) for size in sizes]
+    scores = [np.full((size, 2), float(place)) for place, size in enumerate(sizes)]
+    first, second = (
+        draw_of(each, own, most_scores=4 * 5_000, seed=seed)
+        for seed, (each, own) in enumerate(zip(scores, codes, strict=True))
+    )
+    joined = first + second.of_version(1)
+    for draw in (joined, joined.thinned(4 * 3_000)):
+        assert draw.n_rows == 44_000
+        own = [np.bincount(each, minlength=2) for each in codes]
+        found = np.bincount(draw.codes, draw.weights)
+        np.testing.assert_allclose(found, sum(own), rtol=1e-12)
+        # Scores are the number of the version.
+        small = draw.weights[draw.scores[:, 0] == 1.0].sum()
+        np.testing.assert_allclose(small, 4_000, rtol=0.1)
+    np.testing.assert_array_equal(np.bincount(joined.thinned(4 * 3_000).codes), [3_000, 3_000])
 
 
 @given(cuts=st.lists(st.integers(0, 600), max_size=5))
 def test_draw__is_the_same_however_rows_are_cut(cuts):
-    draw, numbers, X = drawn(), np.arange(600), np.arange(600.0)[:, None]
+    draw, numbers = drawn(), np.arange(600)
     rows = DrawnRows.of_counts(np.array([200, 200, 200]), seed=3, most_scores=9 * 50)
-    whole = rows.take(numbers, X, draw.scores, draw.codes, draw.weights)
+    whole = rows.take(numbers, draw.scores, draw.codes, draw.weights)
     ends = [0, *sorted(cuts), 600]
     summed = rows.none()
     for start, stop in pairwise(ends):
         part = slice(start, stop)
-        columns = (numbers, X, draw.scores, draw.codes, draw.weights)
+        columns = (numbers, draw.scores, draw.codes, draw.weights)
         summed += rows.take(*(each[part] for each in columns))
     for name, values in summed.arrays().items():
         np.testing.assert_array_equal(values, whole.arrays()[name])

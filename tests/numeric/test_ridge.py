@@ -1,11 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.held_out import scores_left_out
+from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, Locality, RidgeSystem
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.frozen import read_only
 from tests.numeric.systems import solve_path, solve_weights
 from tests.reference import reference_penalized
@@ -170,3 +175,77 @@ def test_penalty__basis_rows_of_an_infinite_one_are_left_out():
     np.testing.assert_array_equal(weights[:, ~kept], 0.0)
     expected = solve(np.ascontiguousarray(Phi[:, kept]), T, 1e-3, diagonal[kept])
     np.testing.assert_allclose(weights[:, kept], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("term", ["none", "diagonal", "left out", "full", "locality", "directions"])
+@pytest.mark.parametrize("targets", [ClassTargets(3), NumberTargets(np.array([2.0, -1.0]))])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leverages__give_the_scores_of_networks_solved_without_each_row(term, targets, weighted):
+    rng, n, r, alpha = np.random.default_rng(0), 30, 6, 1e-4
+    Phi, _ = draw(n_rows=n, n_basis=r)
+    diagonal, full = draw_penalties(r)
+    y = rng.integers(0, 3, n) if isinstance(targets, ClassTargets) else rng.normal(size=(n, 2))
+    weights = rng.uniform(0.1, 5.0, n) if weighted else np.ones(n)
+    T = targets.bordered(y)
+    terms = {
+        "diagonal": {"penalty": diagonal},
+        "left out": {"penalty": np.where(np.arange(r) % 3, diagonal, np.inf)},
+        "full": {"penalty": full},
+        "locality": {"locality": Locality(0.1, full)},
+        "directions": {"directions": rng.normal(size=(r, 3))},
+    }.get(term, {})
+    root = np.sqrt(weights)[:, None]
+    moments = Moments.from_block(root * Phi, root * T)
+
+    def system():
+        return replace(RidgeSystem.of(moments, targets, normalized=False), **terms)
+
+    solved = system()
+    W = solved.solve(alpha).weights
+    scores = Phi @ W.T + solved.intercept(W)
+    leverages = system().factored(alpha).leverages(Phi) * weights
+    found = scores_left_out(scores, T[:, 1:], leverages)
+    ridge, span = solved.ridge(alpha), np.eye(r)
+    if term == "directions":
+        span = np.linalg.qr(terms["directions"])[0]
+        ridge = alpha * np.trace(solved.gram) * np.eye(3)
+    elif ridge.ndim == 1:
+        span = span[:, np.isfinite(ridge)]
+        ridge = np.diag(ridge[np.isfinite(ridge)])
+    A = Phi @ span
+    if targets.centred:
+        A = np.column_stack([A, np.ones(n)])
+        ridge = np.pad(ridge, (0, 1))
+    for row in range(n):
+        rest = np.delete(np.arange(n), row)
+        B = A[rest] * weights[rest, None]
+        own = np.linalg.solve(B.T @ A[rest] + ridge, B.T @ T[rest, 1:])
+        np.testing.assert_allclose(A[row] @ own, found[row], rtol=1e-8, atol=1e-10)
+
+
+def test_leverages__rounding_of_a_small_alpha_does_no_more_than_to_networks_without_each_row():
+    rng = np.random.default_rng(0)
+    X, F = rng.normal(size=(40, 3)), np.eye(2)[rng.integers(0, 2, 40)]
+    # Wide activations of the basis, whose gram matrix has a condition of 1e13.
+    Phi = np.exp(-np.square(X[:, None] - X[:30]).sum(axis=2) / 72)
+    T = np.column_stack([np.ones(40), F])
+    moments, targets = Moments.from_block(Phi, T), ClassTargets(2)
+
+    def system():
+        return RidgeSystem.of(moments, targets, normalized=True)
+
+    scores = Phi @ system().solve(1e-13).weights.T
+    found = scores_left_out(scores, F, system().factored(1e-13).leverages(Phi))
+    ridge = 1e-13 * np.trace(Phi.T @ Phi) * np.eye(30)
+    for row in range(40):
+        rest = np.delete(np.arange(40), row)
+        own = np.linalg.solve(Phi[rest].T @ Phi[rest] + ridge, Phi[rest].T @ F[rest])
+        np.testing.assert_allclose(Phi[row] @ own, found[row], atol=1e-3)
+
+
+def test_leverages__a_row_that_alone_decides_its_score_has_a_finite_one():
+    Phi, F = np.eye(3), np.eye(3)
+    moments = Moments.from_block(Phi, np.column_stack([np.ones(3), F]))
+    system = RidgeSystem.of(moments, ClassTargets(3), normalized=True)
+    leverages = system.factored(1e-13).leverages(Phi)
+    assert np.isfinite(scores_left_out(F, F, leverages)).all()
