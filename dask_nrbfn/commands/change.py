@@ -181,14 +181,9 @@ class _NewRows(NamedTuple):
     weights: Floats
 
 
-def _most_judged(dataset: Dataset, n_targets: int) -> int:
+def most_judged(dataset: Dataset, n_targets: int) -> int:
+    """Return the largest number of rows that are judged."""
     return min(_JUDGED_ROWS, _JUDGED_VALUES // dataset.row_width, MOST_SCORES // n_targets)
-
-
-def judged_bytes(dataset: Dataset, n_targets: int) -> int:
-    """Return the bytes of drawn new rows, twice while they are gathered, and of their scores."""
-    n_rows = min(_most_judged(dataset, n_targets), dataset.n_rows)
-    return 8 * n_rows * (2 * dataset.row_width + 3 * n_targets)
 
 
 def _draw_rows(run: Run, model: Model, change: Change) -> _NewRows | None:
@@ -201,7 +196,7 @@ def _draw_rows(run: Run, model: Model, change: Change) -> _NewRows | None:
     code_of = np.array([0] if codes is None else codes)
     counts = np.zeros(1 if codes is None else model.n_targets)
     counts[code_of] = dataset.n_rows if codes is None else dataset.class_counts
-    most = _most_judged(dataset, model.n_targets) * len(counts)
+    most = most_judged(dataset, model.n_targets) * len(counts)
     seed = run.chosen_params.random_state + len(run.versions) + 1
     drawn, found = DrawnRows.of_counts(counts, seed=seed, most_scores=most), []
     for start in range(0, dataset.n_rows, _READ_ROWS):
@@ -286,50 +281,44 @@ def _calibrate_again(
     if draw is None:
         return None
     if change.action == MERGE:
-        new = read_draw(change.source, change.place)
-        # Both runs are copies of one fit.
-        new = new.without(0) if new is not None and draw.totals[0].any() else new
+        further = read_draw(change.source, change.place)
+        # Both runs have the rows of the fit.
+        new = None if further is None else further.without(0)
     elif change.dataset is not None and change.action == FORGET:
         left = _version_of(run, draw, change.dataset.content)
         draw = draw if left is None else draw.without(left)
     if new is not None:
         draw = (draw + new.of_version(len(run.versions) + 1)).thinned()
     write_draw(run, place, draw)
-    if not len(draw.codes):
-        return None
     temperature = judged_record(run.stages)["temperature"]
     figures = calibration_figures(draw, "squared", temperature=temperature)
     labels = LabelSums.from_block(draw.scores[:, None], draw.codes, draw.weights)
     write_array(run.group(place), "confusion", labels.confusion[0], "class", "label")
-    return {**labels.figures(0), **figures, "n_rows": draw.n_rows}
+    return {**labels.figures(0), **figures, "n_rows": round(draw.totals[:, 0].sum())}
 
 
 def _version_of(run: Run, draw: ScoreDraw, content: str) -> int | None:
-    """Return the last version of a draw that added the rows of a digest, and no other rows."""
-    fit = {"version": 0, "action": ADD, "members": run.attributes["members"]}
+    """Return the last version of drawn rows that are those of a digest; None if there is none."""
     found = None
-    for version in [fit, *run.versions]:
+    for version in run.versions:
         members = [(each["content"], each.get("times", 1)) for each in version["members"]]
-        alone = version["action"] != FORGET and members == [(content, 1)]
-        if alone and draw.totals[version["version"]].any():
+        if members == [(content, 1)] and version["version"] in draw.versions:
             found = version["version"]
     return found
 
 
 def residual_figures(run: Run, change: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the held-out figures of numbers after a change; None without any."""
-    fitted, held = judged_record(run.stages), run.members_after(change)
-    sums, n_rows = [], 0
+    fitted = judged_record(run.stages)
     if "residual_sums" not in fitted:
         return None
-    if any(held[member["content"]]["times"] > 0 for member in run.attributes["members"]):
-        sums, n_rows = [ResidualSums.of_record(fitted["residual_sums"])], fitted["n_rows"]
-    for member in held.values():
+    sums, n_rows = [ResidualSums.of_record(fitted["residual_sums"])], fitted["n_rows"]
+    for member in run.members_after(change).values():
         if "residual_sums" in member and member["times"] > 0:
             own = ResidualSums.of_record(member["residual_sums"])
             sums += [own] * member["times"]
             n_rows += member["n_rows"] * member["times"]
-    return {**reduce(add, sums).figures(0), "n_rows": n_rows} if sums else None
+    return {**reduce(add, sums).figures(0), "n_rows": n_rows}
 
 
 def _solve_network(

@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_nrbfn.commands.change import (
     Change,
-    judged_bytes,
+    most_judged,
     read_full_model,
     residual_figures,
     solve_version,
@@ -364,7 +364,9 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
         passing += of_basis(copies=5) + dataset.reading_bytes
         # Activations of drawn rows are centred, and solved in place.
         held = max(held, passing + 8 * block_rows(r) * 2 * (q + r))
-        held += judged_bytes(dataset, q)
+        # Drawn rows are held twice while they are gathered.
+        n_drawn = min(dataset.n_rows, most_judged(dataset, q))
+        held += 8 * n_drawn * (2 * dataset.row_width + 3 * q)
     if model.calibration is not None:
         n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
         held += FIT_BYTES * min(n_rows * q, max(MOST_SCORES, q**2))

@@ -124,11 +124,6 @@ class ScoreDraw(RowSum):
         weights *= factors[self.codes]
         return weights
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows that the drawn rows stand for."""
-        return round(float(self.totals[:, 0].sum()))
-
     def _sums_of_classes(self, values: Floats | None = None) -> NDArray[Any]:
         return np.bincount(self.codes, values, self.scores.shape[1])
 

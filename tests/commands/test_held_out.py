@@ -91,6 +91,8 @@ def score_without(phi, target, weight, moments, alpha, *, centred, normalized):
     sums = moments.products[0] - weight * phi
     total, *targets = moments.target_products[0] - weight * ones
     mean, shift = np.array(targets) / total, np.zeros(len(phi))
+    if np.isnan(alpha):
+        return mean
     if not centred:
         return np.linalg.solve(gram + ridge * np.eye(len(phi)), cross.T).T @ phi
     cross -= np.outer(mean, sums)
@@ -104,10 +106,16 @@ def score_without(phi, target, weight, moments, alpha, *, centred, normalized):
     return mean + W @ (phi - shift)
 
 
-@pytest.mark.parametrize("params", [replace(PARAMS, class_weight="balanced"), CELLS])
-def test_update__classes_are_judged_by_networks_solved_without_each_row(params):
+@pytest.mark.parametrize(
+    ("params", "constant"),
+    [(replace(PARAMS, class_weight="balanced"), False), (CELLS, False), (CELLS, True)],
+)
+def test_update__classes_are_judged_by_networks_solved_without_each_row(params, constant):
     first, (X, y) = write(*FIRST), SMALL
     run = fit_dataset(first, MemoryStore(), params, ENGINE)
+    if constant:
+        # The scores of one cell are the mean of its targets.
+        run.group("cells")["alphas"][0] = np.nan
     given = np.linspace(0.5, 2.0, len(y))
     update_run(run.location, write(X, y, weights=given, chunk_rows=7), ENGINE)
     run = Run.open(run.location)
@@ -115,6 +123,7 @@ def test_update__classes_are_judged_by_networks_solved_without_each_row(params):
     if params.class_weight:
         given = given * RowWeights.of(first, params).of_classes[y]
     own, F = draw.versions == 1, np.eye(3)[y]
+    assert len(np.unique(draw.order)) == len(draw.order) == 130
     np.testing.assert_array_equal(draw.codes[own], y)
     np.testing.assert_allclose(draw.own[own], given)
     for rows, Phi, *network in sums_of_networks(run, model, X):
@@ -160,34 +169,30 @@ def test_update__rows_that_join_and_leave_leave_figures_and_calibration(params):
     assert last.temperature == pytest.approx(first.temperature, rel=1e-6)
 
 
-def test_forget__rows_that_the_run_does_not_know_as_a_whole_leave_the_figures_as_they_are():
-    run, rows = copied(), tuple(each[::5] for each in FIRST)
-    before = describe(run.location)
-    update_run(run.location, write(*rows), ENGINE, forget=True)
-    assert describe(run.location)["n_judged"] == before["n_judged"] == 100
-    assert describe(run.location)["log_loss"] == pytest.approx(before["log_loss"], rel=1e-9)
-
-
-def test_forget__all_judged_rows_leave_no_calibration_of_their_own_until_rows_are_added():
-    run, first, large = copied(), write(*FIRST), write(*LARGE)
-    update_run(run.location, large, ENGINE)
-    joined = Model.load(run.location).calibration
-    update_run(run.location, first, ENGINE, forget=True)
-    assert describe(run.location)["n_judged"] == 770
+@pytest.mark.parametrize("step", [1, 5])
+def test_forget__rows_of_the_fit_and_rows_among_others_leave_the_figures_as_they_are(step):
+    run = copied()
     update_run(run.location, write(*SMALL), ENGINE)
-    update_run(run.location, large, ENGINE, forget=True)
-    assert describe(run.location)["n_judged"] == 30
-    assert Model.load(run.location).calibration != joined
+    before = describe(run.location)
+    update_run(run.location, write(*(each[::step] for each in FIRST)), ENGINE, forget=True)
+    after = describe(run.location)
+    assert after["n_judged"] == before["n_judged"] == 130
+    assert after["log_loss"] == pytest.approx(before["log_loss"], rel=1e-9)
 
 
 def test_update__of_many_rows_judges_a_draw_that_stands_for_all(monkeypatch):
     run, found = copied(), []
+    rows = surfaces(500)
+    numbers = fit_dataset(write(*surfaces(100)), MemoryStore(), PARAMS, ENGINE)
     for most in (10_000, 300):
         monkeypatch.setattr("dask_nrbfn.commands.change._JUDGED_ROWS", most)
         place = copy_of(run.location)
         update_run(place, write(*LARGE), ENGINE)
         draw = read_draw(Run.open(place), Run.open(place).latest_place)
         found.append((len(draw.codes), draw.weights.sum(), describe(place)))
+        place = copy_of(numbers.location)
+        (member,) = update_run(place, write(*rows), ENGINE)["members"]
+        assert member["residual_sums"]["numbers"] == pytest.approx([500.0])
     (_, weight, all_rows), (n_drawn, same, some) = found
     assert n_drawn < 500
     assert some["n_judged"] == all_rows["n_judged"] == 870
