@@ -51,7 +51,7 @@ BUDGETS = {
     "engine": (900, 8),
     "sources": (3221, 14),
     "stages": (6010, 14),
-    "commands": (3839, 13),
+    "commands": (3690, 12),
     "estimators": (1780, 8),
     "report": (960, 7),
     "cli": (1140, 9),
