@@ -181,24 +181,27 @@ class _NewRows(NamedTuple):
     weights: Floats
 
 
-def most_judged(dataset: Dataset, n_targets: int) -> int:
-    """Return the largest number of rows that are judged."""
+def most_judged(run: Run, dataset: Dataset, n_targets: int) -> int:
+    """Return the largest number of rows that are judged; 0 if a run has no held-out figures."""
+    if ("residual_sums" if run.of_numbers else "log_slope") not in judged_record(run.stages):
+        return 0
     return min(_JUDGED_ROWS, _JUDGED_VALUES // dataset.row_width, MOST_SCORES // n_targets)
 
 
 def _draw_rows(run: Run, model: Model, change: Change) -> _NewRows | None:
     """Return the new rows that are judged; None if the run has no held-out figures."""
     dataset, codes = change.dataset, change.codes
-    judged = "residual_sums" if run.of_numbers else "log_slope"
-    if change.action != ADD or dataset is None or judged not in judged_record(run.stages):
+    if change.action != ADD or dataset is None:
+        return None
+    most = most_judged(run, dataset, model.n_targets)
+    if not most:
         return None
     # Numbers are drawn like rows of one class.
     code_of = np.array([0] if codes is None else codes)
     counts = np.zeros(1 if codes is None else model.n_targets)
     counts[code_of] = dataset.n_rows if codes is None else dataset.class_counts
-    most = most_judged(dataset, model.n_targets) * len(counts)
     seed = run.chosen_params.random_state + len(run.versions) + 1
-    drawn, found = DrawnRows.of_counts(counts, seed=seed, most_scores=most), []
+    drawn, found = DrawnRows.of_counts(counts, seed=seed, most_scores=most * len(counts)), []
     for start in range(0, dataset.n_rows, _READ_ROWS):
         rows = np.arange(start, min(start + _READ_ROWS, dataset.n_rows))
         own = 0 * rows if codes is None else dataset.take_targets(rows)

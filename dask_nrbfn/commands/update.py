@@ -362,10 +362,10 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     if dataset is not None:
         passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
         passing += of_basis(copies=5) + dataset.reading_bytes
-        # Activations of drawn rows are centred, and solved in place.
-        held = max(held, passing + 8 * block_rows(r) * 2 * (q + r))
-        # Drawn rows are held twice while they are gathered.
-        n_drawn = min(dataset.n_rows, most_judged(dataset, q))
+        n_drawn = min(dataset.n_rows, most_judged(draft.run, dataset, q))
+        # Activations of drawn rows are centred and solved; the rows are held twice while gathered.
+        judging = 2 * r * min(n_drawn, block_rows(r))
+        held = max(held, passing + 8 * (block_rows(r) * 2 * q + judging))
         held += 8 * n_drawn * (2 * dataset.row_width + 3 * q)
     if model.calibration is not None:
         n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
