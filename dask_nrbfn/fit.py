@@ -5,7 +5,7 @@ import platform
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,18 +17,19 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.plan import NeighborSearch
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
-from dask_nrbfn.stages.context import FitContext, Trials
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
 from dask_nrbfn.stages.neighbors import NEIGHBORS, RECALL, check_recall, plan_search
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
 from dask_nrbfn.storage.array import write_array
@@ -53,40 +54,34 @@ EMBEDDING: tuple[Stage, ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDE
 """The stages of an embedding, which learns no targets."""
 
 
-def stages_of(params: FitParams, tuning: TuneParams | None, *, embeds: bool = False) -> list[Stage]:
-    """Return the stages of a fit, its tuning or an embedding, in order."""
-    tried = Trials.of(params, tuning)
-    left_out = _OF_ONE_NETWORK if tried.is_of_cells else ()
-    stages = EMBEDDING if embeds else STAGES
-    return [stage for stage in stages if stage not in left_out and stage.wanted(tried)]
+def stages_of(spec: Spec) -> list[Stage]:
+    """Return the stages of a fit in order; in a run, those that are left or might be repeated."""
+    left_out = _OF_ONE_NETWORK if spec.is_of_cells else ()
+    stages = EMBEDDING if spec.mode == "embed" else STAGES
+    return [stage for stage in stages if stage not in left_out and stage.wanted(spec)]
 
 
 def stages_of_run(run: Run) -> list[Stage]:
     """Return all stages of a run in order, finished or not; some depend on what a search chose."""
-    left = stages_of(run.chosen_params, run.remaining_tuning, embeds=run.embeds)
+    left, finished = stages_of(run.spec), run.stages
     stages = EMBEDDING if run.embeds else STAGES
-    return [stage for stage in stages if stage in left or stage.name in run.stages]
-
-
-def stages_in(context: FitContext) -> list[Stage]:
-    """Return the stages that a fit needs, in order; in a run, the stages that are still needed."""
-    return stages_of(context.params, context.tuning, embeds=context.embeds)
+    return [stage for stage in stages if stage in left or stage.name in finished]
 
 
 def check_fit(context: FitContext) -> None:
     """Raise an error if a fit cannot succeed, before any row is read."""
-    for stage in stages_in(context):
+    for stage in stages_of(context.spec):
         stage.check(context)
 
 
 def largest_basis(context: FitContext) -> int:
     """Return the largest basis size that fits the workers' memory, at most all rows."""
-    sizes, most = FitSizes.of(context, n_basis=1), context.dataset.n_rows
-    costs = [stage.cost for stage in stages_in(context) if stage.grows_with_basis]
+    most = context.dataset.n_rows
+    costs = [stage.cost for stage in stages_of(context.spec) if stage.grows_with_basis]
 
     def fits(n_basis: int) -> bool:
-        tried = replace(sizes, r=n_basis)
-        return max(cost(tried).held_bytes for cost in costs) <= context.engine.memory_bytes
+        sizes = replace(context.sizes, r=n_basis)
+        return max(cost(sizes).held_bytes for cost in costs) <= context.engine.memory_bytes
 
     return most if fits(most) else bisect_left(range(1, most), True, key=lambda r: not fits(r))
 
@@ -100,20 +95,20 @@ def planned(context: FitContext) -> FitContext:
     context = replace(context, search=plan_search(context))
     if context.found_basis or context.requested_size:
         return context
-    limit = _USUAL_BASIS if context.tried.chooses_size else MOST_FOUND
+    limit = _USUAL_BASIS if context.spec.chooses_size else MOST_FOUND
     most = max(min(largest_basis(context), limit), context.dataset.n_classes)
     return replace(context, found_basis=most)
 
 
 def stage_costs(context: FitContext) -> dict[str, StageCost]:
     """Return the cost of every stage of a fit by its name."""
-    return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
+    return {stage.name: stage.cost_in(context) for stage in stages_of(context.spec)}
 
 
 def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     cost, engine = stage.cost_in(context), context.engine
-    remedy = stage.remedy(context.params)
+    remedy = stage.remedy(context.spec.params)
     if stage.grows_with_basis and cost.held_bytes > engine.memory_bytes:
         change = "Give a lower `basis_size`"
         if context.requested_size is None:
@@ -131,12 +126,10 @@ def start_run(location: Location, context: FitContext) -> Run:
     run = Run.start(
         location,
         context.dataset,
-        context.params,
+        context.spec,
         _environment(context.engine),
-        context.tuning,
         n_workers=context.engine.n_workers,
         gpu=context.engine.device == "gpu",
-        embeds=context.embeds,
     )
     device = context.engine.device
     if any(record.get("device", device) != device for record in run.stages.values()):
@@ -149,31 +142,35 @@ def start_run(location: Location, context: FitContext) -> Run:
 def _fitting_search(context: FitContext) -> NeighborSearch:
     """Return the neighbour search; raise an error if a stage does not fit the memory."""
     search = plan_search(context)
+    context = replace(context, search=search)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
-    for stage in stages_in(context):
-        _check_stage_budget(stage, replace(context, search=search))
+    for stage in stages_of(context.spec):
+        _check_stage_budget(stage, context)
     return search
 
 
 def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[], None]) -> None:
     """Run the unfinished stages of a run, and repeat stages whose results are damaged."""
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    _drop_scratch(run, run.stages)
+    stages = stages_of_run(run)
+    _drop_scratch(run, stages, run.stages)
     while True:
         check_still_locked()
-        missing = [stage for stage in stages_of_run(run) if stage.name not in run.stages]
+        finished = run.stages
+        missing = [stage for stage in stages if stage.name not in finished]
         try:
-            if RECALL.name in run.stages:
+            if RECALL.name in finished:
                 check_recall(run, context.min_recall)
             if context.basis is not None and not run.has("given/values"):
                 basis = np.asarray(context.basis)
                 write_array(run.group("given"), "values", basis, "basis", "feature")
             if not missing:
-                leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
+                leaves = [name for stage in stages for name in stage.leaves(run)]
                 check_model(run, context.engine, leaves)
                 return
             run_stage(missing[0], run, context, check_still_locked)
-            _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
+            stages = stages_of_run(run)
+            _drop_scratch(run, stages, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
             if redone[error.stage, error.parts] > _MAX_REDONE:
@@ -181,12 +178,12 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             logger.warning("%s The damaged result is computed again.", error.problem)
             check_still_locked()
             run.forget(error.stage, error.parts)
+            stages = stages_of_run(run)
 
 
-def _drop_scratch(run: Run, finished: Collection[str]) -> None:
+def _drop_scratch(run: Run, stages: Iterable[Stage], finished: Collection[str]) -> None:
     """Delete results of finished stages that no later stage needs."""
-    stages = stages_of_run(run)
-    ended = all(stage.name in run.stages for stage in stages)
+    ended = {stage.name for stage in stages} <= run.stages.keys()
     names: list[str] = []
     for stage in stages:
         if stage.name in finished:
@@ -210,8 +207,8 @@ def run_stage(
         seen,
         dataset,
         context.engine,
-        largest_basis(context),
         context.validation,
+        largest_basis=partial(largest_basis, context),
         needed_s=context.clock.needed_s([cost]),
         left_s=partial(_left_s, run, context),
     )
@@ -238,8 +235,10 @@ def run_stage(
 
 def _left_s(run: Run, context: FitContext, n_basis: int | None = None) -> float:
     """Return the seconds that are left to try, if the network then has so many basis rows."""
-    sizes, tries = FitSizes.of(context, n_basis=n_basis), (METRIC, SEARCH, CELLS)
-    after = [each for each in stages_in(context) if each not in tries]
+    sizes, tries = context.sizes, (METRIC, SEARCH, CELLS)
+    if n_basis is not None:
+        sizes = replace(sizes, r=n_basis)
+    after = [each for each in stages_of(context.spec) if each not in tries]
     return context.clock.left_s(each.cost(sizes) for each in after if each.name not in run.stages)
 
 

@@ -179,9 +179,20 @@ class Params:
             each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata
         }
 
+    @classmethod
+    def of_checked(cls, values: Mapping[str, Any]) -> Self:
+        """Return parameters of values, one for every field, that were checked before."""
+        params = object.__new__(cls)
+        vars(params).update(values)
+        return params
+
+    def with_checked(self, **changes: Any) -> Self:
+        """Return a copy with some other values that were checked before."""
+        return self.of_checked(vars(self) | changes)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as JSON-serializable values."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
 def document(kind: type[Any], options: Mapping[str, Option]) -> None:
@@ -196,7 +207,7 @@ def document(kind: type[Any], options: Mapping[str, Option]) -> None:
     kind.__doc__ = f"{first}\n\n{own}{section}{others}"
 
 
-_N_NEIGHBORS, _METRIC_ROUNDS = 20, 5
+N_NEIGHBORS, _METRIC_ROUNDS = 20, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +352,7 @@ class FitParams(Params):
     n_neighbors: int = count(
         None,
         "Neighbours that the confidence of a row, or its locality, is computed from.",
-        none=f"{_N_NEIGHBORS}, or all other rows",
+        none=f"{N_NEIGHBORS}, or all other rows",
         rare=True,
     )
     neighbors: str = word(
@@ -379,12 +390,12 @@ class FitParams(Params):
         }
         resolved = {name: values[name] for name in values if getattr(self, name) == "auto"}
         if self.n_neighbors is None:
-            most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
-            resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
+            most = N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
+            resolved["n_neighbors"] = min(N_NEIGHBORS, most)
         for name, value in (("cells", 1), ("metric_rounds", _METRIC_ROUNDS)):
             if getattr(self, name) is None:
                 resolved[name] = value
-        return replace(self, **resolved)
+        return self.with_checked(**resolved)
 
     @property
     def predicting(self) -> tuple[str, str, str]:
@@ -519,13 +530,6 @@ class TuneParams(Params):
         none="as many as take 256 MiB, from 20,000 to 100,000",
         rare=True,
     )
-    # Number of held-out folds of a fit that chooses only alpha; None: all folds of a tuning.
-    n_held_out: int | None = None
-
-    @property
-    def n_folds(self) -> int:
-        """Number of folds of the rows; 1 with a validation dataset."""
-        return 1 if self.validation is not None else self.folds
 
 
 for _kind in (FitParams, TuneParams):
@@ -539,7 +543,8 @@ TUNED = frozenset(
 ) - {"scale", "basis"} | {"prune"}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of a parameter as JSON has it."""
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value

@@ -18,18 +18,20 @@ from dask_nrbfn.fit import (
     largest_basis,
     planned,
     run_stage,
-    stages_in,
     stages_of,
     start_run,
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.context import Clock, FitContext, Rates, expected_s
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.stage import Stage, StageCost
+from dask_nrbfn.stages.resolve import resolve_tuning
+from dask_nrbfn.stages.stage import Stage
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -53,7 +55,7 @@ COUNTS = Stage(
     cost=lambda sizes: StageCost(
         held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.layout.n_parts
     ),
-    wanted=lambda tried: tried.params.prune is None,
+    wanted=lambda spec: spec.targets == "classes",
 )
 
 
@@ -93,7 +95,9 @@ def with_counts(monkeypatch):
     "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]
 )
 def test_stages_of__in_their_order(basis, tuning):
-    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning)
+    params = FitParams(basis=basis, basis_size=9, features="normalized", scale="none", alpha=1e-6)
+    spec = Spec.of(params) if tuning is None else resolve_tuning(params, tuning)
+    stages = stages_of(spec)
     assert stages == [stage for stage in STAGES if stage in stages]
     names = {stage.name for stage in stages}
     assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
@@ -145,9 +149,8 @@ def test_run_stage__a_tuning_says_the_seconds_after_its_search(caplog):
     finish_run(run, context, check_still_locked=Lock())
     clock, names = context.clock, list(run.stages)
     context = context.in_run(run)
-    after = [
-        stage for stage in stages_in(context) if stage.name in names[names.index("search") + 1 :]
-    ]
+    later = names[names.index("search") + 1 :]
+    after = [stage for stage in stages_of(context.spec) if stage.name in later]
     expected = clock.needed_s(stage.cost_in(context) for stage in after)
     told = [message for message in caplog.messages if "more expected" in message]
     assert told == [f"tune: about {expected:.0f} s more expected"]
@@ -157,8 +160,7 @@ def test_run_stage__a_tuning_says_the_seconds_after_its_search(caplog):
 def test_stage__one_more_is_left_out_where_it_is_not_wanted():
     X, Y = surfaces(60)
     dataset = write_table(MemoryStore(), X, target=Y)
-    params = FitParams(alpha=1e-6, features="plain", prune=5)
-    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+    run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
     assert "counts" not in run.stages
 
 
@@ -233,7 +235,7 @@ def test_finish_run__given_basis_rows_and_a_recall_that_is_too_small():
 
 def test_largest_basis__is_the_last_that_fits():
     context = planned(in_memory(SIZED, n_rows=300))
-    growing = [stage for stage in stages_in(context) if stage.grows_with_basis]
+    growing = [stage for stage in stages_of(context.spec) if stage.grows_with_basis]
 
     def largest(memory_bytes):
         return largest_basis(replace(context, engine=InlineEngine(memory_bytes=memory_bytes)))
@@ -260,12 +262,11 @@ def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
 
 def test_stages_of__an_embedding_end_with_its_model():
     params = FitParams(components=2, basis="random")
-    names = [stage.name for stage in stages_of(params, None, embeds=True)]
+    names = [stage.name for stage in stages_of(Spec.of(params, mode="embed"))]
     assert names == ["columns", "basis", "width", "components", "model"]
-    assert "weights" in {stage.name for stage in stages_of(params, None)}
-    assert {"cells"} < {stage.name for stage in stages_of(replace(params, cells=3), None)}
-    cells = replace(PARAMS, cells=3)
-    assert [stage.name for stage in stages_of(cells, None)] == ["columns", "cells", "model"]
+    assert "weights" in {stage.name for stage in stages_of(Spec.of(params))}
+    cells = Spec.of(replace(PARAMS, cells=3))
+    assert [stage.name for stage in stages_of(cells)] == ["columns", "cells", "model"]
 
 
 @pytest.mark.parametrize(

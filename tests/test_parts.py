@@ -27,6 +27,7 @@ from dask_nrbfn.parts import (
     read_total,
     reduce_parts,
 )
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 from tests.stages.stopping import StoppedError
@@ -95,7 +96,7 @@ def dataset():
 def begin(dataset, n_parts, place=None):
     """Return a new run, and how its rows are summed in parts."""
     place = MemoryStore() if place is None else place
-    run = Run.start(place, dataset, FitParams(n_parts=n_parts), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=n_parts)), {})
     kinds = {"": Total, "_twice": Total}
     return run, Reduction("sums", SquaresPass, kinds, run.layout)
 

@@ -108,7 +108,8 @@ def with_sums(change: Change, model: Model, engine: Engine) -> Change:
     _, base, run, stage, cell_rows, added, dataset, codes = change
     assert dataset is not None
     if model.cells is None:
-        layout, finish = PartLayout.of(dataset.n_rows, run.params.n_parts), partial(_store, stage)
+        layout = PartLayout.of(dataset.n_rows, run.spec.params.n_parts)
+        finish = partial(_store, stage)
         reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
         reduce_parts(run, dataset, engine, reduction)
     else:
@@ -123,7 +124,7 @@ def with_sums(change: Change, model: Model, engine: Engine) -> Change:
 
 
 def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
-    check_moments(sums[""], record.weight, normalized=run.chosen_params.normalized)
+    check_moments(sums[""], record.weight, normalized=run.spec.params.normalized)
     write_sums(run, stage, sums[""])
 
 
@@ -200,7 +201,7 @@ def _draw_rows(run: Run, model: Model, change: Change) -> _NewRows | None:
     code_of = np.array([0] if codes is None else codes)
     counts = np.zeros(1 if codes is None else model.n_targets)
     counts[code_of] = dataset.n_rows if codes is None else dataset.class_counts
-    seed = run.chosen_params.random_state + len(run.versions) + 1
+    seed = run.spec.params.random_state + len(run.versions) + 1
     drawn, found = DrawnRows.of_counts(counts, seed=seed, most_scores=most * len(counts)), []
     for start in range(0, dataset.n_rows, _READ_ROWS):
         rows = np.arange(start, min(start + _READ_ROWS, dataset.n_rows))

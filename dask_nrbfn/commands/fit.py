@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,11 +115,16 @@ def fit_dataset(
         basis=basis,
         min_recall=min_recall,
     )
+    return _fit(context, location, time_limit)
+
+
+def _fit(context: FitContext, location: Location, time_limit: float | None = None) -> Run:
+    """Fit what a context says, or resume the fit."""
     check_fit(context)
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
         run = start_run(location, context)
-        if tuning is not None and "model" not in run.stages:
+        if context.spec.tunes and "model" not in run.stages:
             context = expect_tuning(context, time_limit)
         finish_run(run, context, check_still_locked=check_still_locked)
         return run
@@ -162,6 +167,7 @@ def refresh_run(
     """
     building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
     check_apart(location, *datasets)
+    FitLimits(min_recall=min_recall)
     finish_refresh(location)
     _check_refreshable(Run.open(location), judge)
     with locked_group(location) as check_still_locked, ExitStack() as files:
@@ -178,16 +184,18 @@ def refresh_run(
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
         # A run tuned on a validation dataset keeps the chosen values. A fit chooses alpha again.
-        tuning = old.tuning if old.begun_by == "tune" and old.n_folds > 1 else None
-        params = old.params if tuning or old.chooses_alpha else old.chosen_params
-        fit = partial(fit_dataset, dataset, building, params, engine, tuning=tuning)
-        fit = partial(fit, embeds=old.embeds, min_recall=min_recall)
+        params = old.begun.params if old.begun.n_held_out else old.chosen_params
+        context = FitContext.resolve(
+            dataset, params, engine, embeds=old.embeds, min_recall=min_recall
+        )
+        if old.begun.tunes and old.begun.n_held_out:
+            context = replace(context, spec=old.begun)
         try:
-            new = fit()
+            new = _fit(context, building)
         except RunMismatchError as error:
             logger.warning("%s The refresh starts again on these rows.", error.problem)
             remove_group(building)
-            new = fit()
+            new = _fit(context, building)
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
         except WorseModelError:
@@ -212,7 +220,7 @@ def _check_refreshable(old: Run, judge: Judge | None) -> None:
         raise DamagedDataError(
             f"the run {place} has no model yet.", f"Finish the run with {old.begun_by}."
         )
-    if old.params.basis_is_given:
+    if old.begun.params.basis_is_given:
         raise ParameterError(
             f"the basis of {place} was given, so a refresh cannot choose another.",
             "Fit a new run with another basis.",

@@ -27,8 +27,9 @@ from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
-from dask_nrbfn.stages.context import Clock, FitContext, Rates, Trials, expected_s, planned_cells
-from dask_nrbfn.stages.stage import FitSizes, StageCost
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
+from dask_nrbfn.stages.resolve import planned_cells
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 
@@ -106,10 +107,9 @@ def plan_fit(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in stage_costs(context).items()
     )
-    params, n_rows = context.params, dataset.of_labelled().n_rows
-    of_cells = Trials.of(params, None).is_of_cells
-    trials, n_folds = Trials.of(params, context.tuning), FitSizes.of(context).n_folds
-    full = "kernel" in trials.all_penalties or any(trials.localities)
+    spec, n_rows = context.spec, dataset.of_labelled().n_rows
+    params, of_cells = spec.params, spec.params.asks_for_cells
+    full = "kernel" in spec.penalties or any(spec.localities)
     return Plan(
         stages,
         n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
@@ -121,7 +121,7 @@ def plan_fit(
         threads=engine.threads,
         memory_bytes=engine.memory_bytes,
         rates=rates,
-        gpu_bytes_of_square=bytes_of_square(n_folds, full_penalty=full),
+        gpu_bytes_of_square=bytes_of_square(spec.n_sums, full_penalty=full),
     )
 
 
@@ -204,7 +204,7 @@ def read_rates(path: Path) -> Rates:
 
 def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
     """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
-    n_basis, k = context.requested_size or context.dataset.n_rows, context.params.n_neighbors
+    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.n_neighbors
     arguments = context.dataset.location, n_basis, k, n_rows
     one: Rates = run_task(context.engine, _measure, *arguments, label="measure speed")
     times = context.engine.threads

@@ -293,7 +293,7 @@ def _next_version(
         raise ParameterError(
             f"{location} is an embedding, which cannot be updated.", "Embed all rows again."
         )
-    check_updatable(run.chosen_params.loss, "Fit or refresh a run with all rows, old and new.")
+    check_updatable(run.spec.params.loss, "Fit or refresh a run with all rows, old and new.")
     with locked_group(location) as check_still_locked:
         run = Run.open(location)
         version, base = len(run.versions) + 1, run.latest_place

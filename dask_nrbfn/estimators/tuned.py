@@ -13,7 +13,7 @@ from dask_nrbfn.estimators.network import LearningNetwork, documented
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import TUNED, FitLimits, TuneParams
-from dask_nrbfn.stages.context import Combination
+from dask_nrbfn.spec import Combination
 from dask_nrbfn.storage.run import Run
 
 

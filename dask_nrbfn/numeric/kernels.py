@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -116,6 +117,7 @@ MATERN52 = Kernel(
 """The Matern kernel of smoothness 5/2, ``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) t``."""
 
 
+@cache
 def kernel_named(name: str) -> Kernel:
     """Return the kernel with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["kernel"].check("kernel", name)

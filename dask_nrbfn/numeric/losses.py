@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -106,6 +107,7 @@ probability is, not its value, so it only orders rows.
 """
 
 
+@cache
 def loss_named(name: str) -> Loss:
     """Return the loss with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["loss"].check("loss", name)

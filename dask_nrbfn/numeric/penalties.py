@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -91,6 +92,7 @@ an empty cluster is 0.
 """
 
 
+@cache
 def penalty_named(name: str) -> Penalty:
     """Return the penalty with a name; raise ParameterError if the name is unknown."""
     FitParams.options()["penalty"].check("penalty", name)

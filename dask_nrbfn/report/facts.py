@@ -115,7 +115,7 @@ def as_options(finished: FinishedRun) -> str | None:
         return None
     unset = FitParams().resolve_auto(numbers=False).to_dict()
     unset |= dict.fromkeys(("scale", "basis", "features"))
-    chooses = run.tuning is not None and params.loss == FitParams.loss and params.prune is None
+    chooses = run.begun.is_judged and params.loss == FitParams.loss and params.prune is None
     unset |= {"alpha": params.alpha} if chooses else {}
     given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
@@ -180,7 +180,7 @@ def _of_columns(title: str, columns: Mapping[str, Any]) -> Table:
 def tuning_tables(finished: FinishedRun) -> list[Table]:
     """Return the combinations, basis sizes, penalties and losses that were tried."""
     run, params = finished.run, finished.params
-    if run.tuning is None:
+    if not run.begun.is_judged:
         return []
     tuned, search, found = describe_tuning(run), finished.stages.get("search", {}), []
     for key, what in (("tried", "tried"), ("finals", "compared")):
@@ -204,8 +204,8 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         title += "Of close sizes up to 256 rows, the one with the smallest error is chosen"
         found.append(_tried(title, curve, chosen, chosen))
     if path := tuned["path"]:
-        folds = plural(len(run.held_out_folds), "fold")
-        how = "a validation dataset" if run.tuning.validation else folds
+        folds = plural(run.begun.n_held_out, "fold")
+        how = "a validation dataset" if run.begun.validation else folds
         alphas = plural(len({each["alpha"] for each in path}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
         title, names = f"{alphas} compared on {n_rows}, {how}", [*Ridge._fields]
@@ -290,7 +290,8 @@ def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
 
 def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
     balanced = finished.params.class_weight is not None
-    tunes = "" if finished.run.tuning else "Let a tuning choose the scale and a larger basis. "
+    tuned = finished.run.begun.is_judged
+    tunes = "" if tuned else "Let a tuning choose the scale and a larger basis. "
     if (guess := guess_as_good(finished.run)) is not None:
         error, guessing = (shown("error_rate", each) for each in guess)
         small = ' For small classes, pass `class_weight`="balanced".'
@@ -354,8 +355,8 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
 
 def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     """Yield concerns about chosen values at the border of those that were tried."""
-    tuning, params, tunes = finished.run.tuning, finished.params, finished.run.begun_by == "tune"
-    if tuning is None:
+    begun, params = finished.run.begun, finished.params
+    if not begun.is_judged:
         return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
     records = [*search["tried"], *search["finals"]]
@@ -363,8 +364,8 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     for name, option, tried in (
         # After a search only some of the alphas are tried with the whole basis, and of cells none.
         ("alpha", "alphas", [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]),
-        ("locality", "localities", tuning.localities or ()),
-        ("components", "components", tuning.components or ()),
+        ("locality", "localities", begun.localities),
+        ("components", "components", begun.components),
         ("width_factor", "width_factors", factors),
     ):
         chosen, known = getattr(params, name), {*tried}
@@ -375,7 +376,7 @@ def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
         yield Concern(
             f"`{name}`={chosen:g} is the {side} that was tried.",
-            f"Give {beyond} values of `{option if tunes else name}` in a new run.",
+            f"Give {beyond} values of `{option if begun.tunes else name}` in a new run.",
         )
     sizes = [record["n_basis"] for record in search["curve"]]
     if len(sizes) > 1 and params.basis_size == max(sizes):

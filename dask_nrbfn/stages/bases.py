@@ -5,6 +5,7 @@ Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_n
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -114,7 +115,7 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the given basis rows, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
-        rng = np.random.default_rng(run.chosen_params.random_state)
+        rng = np.random.default_rng(run.spec.params.random_state)
         values = values[rng.permutation(len(values))]
     return Chosen.of_points(values[:size])
 
@@ -122,6 +123,7 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 _GIVEN = BasisSource(choose=_given, draws=False)
 
 
+@cache
 def source_of(basis: str) -> BasisSource:
     """Return the source of basis rows that the parameter `basis` names."""
     source: BasisSource = _GIVEN if basis.startswith(GIVEN_PREFIX) else BASES[basis]
@@ -223,7 +225,7 @@ def pieces_of(counts: NDArray[np.int64], group: int) -> Iterator[tuple[int, int,
 
 def check_distinct(run: Run, n_distinct: int) -> None:
     """Check that there are enough distinct rows for the basis."""
-    size, whose, more = run.chosen_params.basis_size, "X has", ""
+    size, whose, more = run.spec.params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
     if has_candidates(run):

@@ -30,9 +30,10 @@ from dask_nrbfn.sources.source import Block, recut
 from dask_nrbfn.stages import bases
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, source_of, with_neighbors
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.neighbors import NEIGHBORS
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import Stage, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
@@ -77,7 +78,7 @@ def codes_of_places(run: Run, places: NDArray[np.int64] | slice) -> NDArray[np.i
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    run, params = with_neighbors(run), run.chosen_params
+    run, params = with_neighbors(run), run.spec.params
     codes, rows = run.read("confidence/codes"), bases.searched_rows(run)
     own = codes if rows is None else codes[rows]
     width, threshold = NEIGHBORS.recorded(run).mean_distance, params.threshold
@@ -119,7 +120,7 @@ CONFIDENCE = Stage(
     compute=_store_confidence,
     cost=_confidence_cost,
     labelled_only=True,
-    wanted=lambda tried: tried.by_confidence,
+    wanted=lambda spec: spec.by_confidence,
     keeps_parts=True,
     leaves=lambda run: ("confidence/values",),
 )
@@ -128,10 +129,10 @@ CONFIDENCE = Stage(
 def _compute(job: StageJob) -> dict[str, Any]:
     """Store the basis rows; return their number, and as "cap" a limit that reduced the number."""
     run, dataset = job.run, job.dataset
-    params, most, n_below, cap = run.chosen_params, None, None, None
+    params, most, n_below, cap = run.spec.params, None, None, None
     if bases.requested_size(params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
-        most = max(min(job.largest_basis, bases.MOST_FOUND), dataset.n_classes)
+        most = max(min(job.largest_basis(), bases.MOST_FOUND), dataset.n_classes)
         most = run.decide("basis", {"cap": most})["cap"]
     n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
@@ -160,7 +161,7 @@ def _warn_of_rare_class(run: Run, dataset: Dataset) -> None:
     """Warn if a given threshold leaves a class with few basis rows, though the class has more."""
     below, all_rows = np.zeros((2, dataset.n_classes), dtype=np.int64)
     for rows in _rows_by_confidence(run, "least-confident"):
-        is_below = rows.priority < run.chosen_params.threshold
+        is_below = rows.priority < run.spec.params.threshold
         all_rows += np.bincount(rows.codes, minlength=dataset.n_classes)
         below += np.bincount(rows.codes[is_below], minlength=dataset.n_classes)
     lacking = np.flatnonzero(below < np.minimum(LEAST_OF_CLASS, all_rows))
@@ -171,13 +172,13 @@ def _warn_of_rare_class(run: Run, dataset: Dataset) -> None:
             "rows of every class too.",
             dataset.classes[rarest],
             plural(int(below[rarest]), "row"),
-            run.chosen_params.threshold,
+            run.spec.params.threshold,
         )
 
 
 def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
     """Store the basis rows, at most `most` if the fit has no `basis_size`; return their number."""
-    params, source = run.chosen_params, source_of(run.chosen_params.basis)
+    params, source = run.spec.params, source_of(run.spec.params.basis)
     size = bases.requested_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)
@@ -245,11 +246,11 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
 def _check(context: FitContext) -> None:
     """Raise ParameterError if the rows do not allow this basis."""
     _check_candidates(context)
-    params, dataset = context.params, context.dataset
+    params, dataset = context.spec.params, context.dataset
     if context.basis is not None or params.basis_is_given:
         _check_given(context)
     elif params.basis_size is not None:
-        most = dataset.of_labelled().n_rows if context.tried.by_confidence else dataset.n_rows
+        most = dataset.of_labelled().n_rows if context.spec.by_confidence else dataset.n_rows
         least = max(dataset.n_classes, 1)
         if not least <= params.basis_size <= most:
             reason = "; each class needs a basis row" if dataset.n_classes else ""
@@ -260,10 +261,10 @@ def _check(context: FitContext) -> None:
 
 
 def _check_candidates(context: FitContext) -> None:
-    params, size = context.params, context.params.candidates
+    params, size = context.spec.params, context.spec.params.candidates
     least = max(params.basis_size or 0, context.dataset.n_classes)
     problem = None
-    if size != "auto" and not context.tried.by_confidence:
+    if size != "auto" and not context.spec.by_confidence:
         problem, remedy = f"{context.basis_option} does not use confidences", "give a sknn basis"
     elif isinstance(size, int) and bases.names_search_of_all(params):
         problem = "`neighbors` or `n_partitions` name a search of all rows"
@@ -280,7 +281,7 @@ def _check_given(context: FitContext) -> None:
     if context.basis is None:
         raise ParameterError("the basis rows are missing.", "Pass the basis rows as `basis`.")
     basis, n_features = np.asarray(context.basis), context.dataset.n_features
-    if given_basis(context.params, basis) != context.params:
+    if given_basis(context.spec.params, basis) != context.spec.params:
         raise ParameterError(
             "params belong to other basis rows than the given ones.",
             "Pass given_basis(params, basis) as params.",
@@ -303,7 +304,7 @@ BASIS = Stage(
 
 def _rows_by_hash(run: Run, dataset: Dataset) -> Iterator[RowPool]:
     """Yield all rows in blocks, with the hashes of their values as tiebreak."""
-    start, seed = 0, run.chosen_params.random_state
+    start, seed = 0, run.spec.params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:
             codes = np.zeros(X.shape[0], dtype=np.int64)
@@ -342,7 +343,7 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)
     X = dataset.take(rows[by_number])[np.argsort(by_number)]
-    seed = run.chosen_params.random_state
+    seed = run.spec.params.random_state
     return _centres(X, read_scaling(run), min(size, pool.n_distinct), seed)
 
 
@@ -387,7 +388,7 @@ def _n_drawn(params: FitParams, n_rows: int, n_classes: int) -> int:
 
 def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     """Yield the searched rows in blocks, with their confidence as the priority."""
-    run, threshold = with_neighbors(run.of_labelled()), run.chosen_params.threshold
+    run, threshold = with_neighbors(run.of_labelled()), run.spec.params.threshold
     codes = codes_of_places(run, slice(None))
     step = run.layout.chunk_rows * max(1, bases.SELECTION_ROWS // run.layout.chunk_rows)
     for start in range(0, run.n_rows, step):
@@ -409,7 +410,7 @@ def _choose_unsure(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _choose_all_unsure(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold, and a draw of the others unless it is given."""
-    params, n_classes = run.chosen_params, dataset.n_classes
+    params, n_classes = run.spec.params, dataset.n_classes
     n_below = CONFIDENCE.recorded(run).n_below_threshold
     # If the limit is low, both kinds of rows have at least half of the basis.
     n_drawn = min(

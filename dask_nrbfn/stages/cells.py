@@ -37,6 +37,7 @@ from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.spec import ALPHAS_NEXT
 from dask_nrbfn.stages.bases import (
     SLICE_ROWS,
     Chosen,
@@ -47,20 +48,19 @@ from dask_nrbfn.stages.bases import (
     search_block_rows,
 )
 from dask_nrbfn.stages.columns import JudgedRows, judged_sums, network_of, read_scaling, tried_bytes
-from dask_nrbfn.stages.context import (
-    ALPHAS_NEXT,
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.resolve import (
+    CELL_ALPHAS,
     MOST_CELLS,
-    FitContext,
-    Trials,
     basis_of_cell,
     most_rows_of_cell,
     n_judged_folds,
     planned_cells,
-    search_rows,
-    trials_of,
-    tuning_of,
+    unsupported_by_cells,
 )
-from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.search import search_rows
+from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, known
 from dask_nrbfn.stages.validation import DRAWN, calibration_figures, write_draw
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -69,9 +69,8 @@ from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
 
-# Rounds that learn the column weights of a cell, and the alphas that it tries.
+# Rounds that learn the column weights of a cell.
 ROUNDS = 2
-ALPHAS = tuple(10.0**-power for power in range(3, 10))
 
 
 def read_cell_targets(run: Run, n_targets: int) -> Targets:
@@ -95,12 +94,12 @@ def _fit_cells(
 ) -> None:
     """Fit the cells at some places; rows of cells and networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
-    step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
+    step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     starts = range(0, run.n_rows, step)
     blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
     map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
     sizes = run_task(engine, _count_rows, run, rows, len(blocks), label="cells")
-    largest = cell_bytes(dataset, run.chosen_params, max(sizes[cell] for cell in cells))
+    largest = cell_bytes(dataset, run.spec.params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
     engine.check_budget("cells", held, remedy="Give `cells`=1")
     units = [(rows, cell, scored) for cell in cells]
@@ -112,7 +111,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     """Return the peak memory of the fit of a cell in bytes, without the process and the chunks."""
     p, q = dataset.n_features, dataset.n_targets
     r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
-    own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(ALPHAS))
+    own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(CELL_ALPHAS))
     # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
     return (
         n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
@@ -129,7 +128,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[
     assert targets is not None
     tree = read_tree(run)
     members = tree.route(read_scaling(run).apply(X)).of_cells(cells)
-    weights = RowWeights.of(dataset, run.chosen_params).of_rows(targets, own)
+    weights = RowWeights.of(dataset, run.spec.params).of_rows(targets, own)
     weights = np.ones(len(targets)) if weights is None else weights
     rows = TableRows(X, targets, weights, np.arange(start, stop)).take(members.rows)
     counts = np.bincount(members.cells, minlength=tree.n_cells)
@@ -158,22 +157,18 @@ def _read_cell(run: Run, rows: str, cell: int) -> TableRows:
 def _table(run: Run, dataset: Dataset, rows: TableRows, basis: Chosen) -> SmallTable:
     """Return rows with a basis, in the folds of their numbers."""
     folds, basis_folds = (
-        folds_of_numbers(numbers, n_folds=_n_folds(run), seed=run.chosen_params.random_state)
+        folds_of_numbers(numbers, n_folds=run.spec.folds, seed=run.spec.params.random_state)
         for numbers in (rows.numbers, basis.rows)
     )
     targets = read_cell_targets(run, dataset.n_targets)
     return rows.with_basis(basis, targets, folds, basis_folds)
 
 
-def _n_folds(run: Run) -> int:
-    return (run.tuning or TuneParams()).folds
-
-
 def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bool) -> PartResult:
     """Fit the network of a cell, and sum the errors on its held-out rows."""
     of_cell, scaling = _read_cell(run, rows, cell), read_scaling(run)
-    n_rows, size = len(of_cell.X), basis_of_cell(run.params)
-    params = replace(run.chosen_params, basis_size=size)
+    n_rows, size = len(of_cell.X), basis_of_cell(run.begun.params)
+    params = run.spec.params.with_checked(basis_size=size)
     sizes = [(min(size, n_rows), params.basis_rule)]
     (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, scaling=scaling, n_all=n_rows)
     table = _table(run, dataset, of_cell, basis)
@@ -184,8 +179,8 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         table,
         scaling,
         network,
-        n_folds=_n_folds(run),
-        n_rounds=ROUNDS if LEARNED in Trials.of(run.params, run.tuning).scales else 0,
+        n_folds=run.spec.folds,
+        n_rounds=ROUNDS if LEARNED in run.begun.scales else 0,
         each=beside_first(own_bytes),
         threads=blas_threads(),
     )
@@ -211,15 +206,12 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
 
 
 def _ridges(run: Run) -> tuple[Ridge, ...]:
-    params, tuning = run.chosen_params, run.remaining_tuning
-    if tuning is None:
-        # With the alpha of the paper, rounding decides what an update and a forget leave.
-        penalty, given, default = params.penalty, [params.alpha], [FitParams.alpha]
-    else:
-        penalty = Trials.of(params, tuning).penalties[0]
-        given, default = [*tuning_of(run).alphas], [*TuneParams.alphas]
-    alphas = ALPHAS if given == default else sorted(given, reverse=True)
-    return tuple(Ridge(penalty, alpha) for alpha in alphas)
+    spec, alphas = run.spec, run.begun.alphas
+    penalty = spec.params.penalty
+    if spec.tunes:
+        penalty = spec.supported_penalties[0]
+        alphas = CELL_ALPHAS if alphas == TuneParams.alphas else alphas
+    return tuple(Ridge(penalty, alpha) for alpha in sorted(alphas, reverse=True))
 
 
 def _judged(
@@ -234,7 +226,7 @@ def _judged(
     sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
-        drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.chosen_params.random_state)
+        drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.spec.params.random_state)
         draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
@@ -273,12 +265,12 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     the comparison if they do worse by more than a standard error in both losses.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    size = run.chosen_params.basis_size or 0
+    size = run.spec.params.basis_size or 0
     if size > _MOST_BASIS or job.needed_s > job.left_s():
         reason = f"one network has {size} basis rows" if size > _MOST_BASIS else OVERTIME
         logger.info("cells: not tried: %s", reason)
         return None
-    rng = np.random.default_rng(run.chosen_params.random_state)
+    rng = np.random.default_rng(run.spec.params.random_state)
     order = rng.permutation(n_cells)[:_DRAWN].tolist()
     drawn = sorted(order)
     rows, fits = (ROWS, FITS) if len(drawn) == n_cells else (_DRAWN_ROWS, _DRAWN_FITS)
@@ -305,13 +297,12 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, int]) -> PartResult:
     of_cells = TableRows.joined([_read_cell(run, rows, cell) for cell in drawn.values()])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
-    tuning, params, scaling = run.remaining_tuning, run.chosen_params, read_scaling(run)
-    assert tuning is not None
+    spec, scaling = run.spec, read_scaling(run)
     table = _table_of_one(run, dataset, of_cells)
     # Cells have chosen width and penalty by the first fold.
-    n_judged = min(n_judged_folds(len(of_cells.numbers), tuning.folds), tuning.folds - 1)
-    judged_folds = range(tuning.folds - n_judged, tuning.folds)
-    network = network_of(params, tuning)
+    n_judged = min(n_judged_folds(len(of_cells.numbers), spec.folds), spec.folds - 1)
+    judged_folds = range(spec.folds - n_judged, spec.folds)
+    network = network_of(spec)
     (tried,) = try_networks(
         table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
     )
@@ -344,7 +335,7 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, 
 
 def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
     """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
-    params, size = run.chosen_params, search_rows(run.n_rows, dataset.row_values, tuning_of(run))
+    params, size = run.spec.params, search_rows(run.n_rows, dataset.row_values, run.spec)
     sample = TableRows.drawn(dataset, params, size)
     sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
     scaling, n_all = read_scaling(run), run.n_rows
@@ -369,24 +360,24 @@ def _compute(job: StageJob) -> dict[str, Any]:
     if not run.has("cells/origin"):
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
-    n_cells, compared, tried = read_tree(run).n_cells, None, trials_of(run)
-    if tried.tries_cells:
+    n_cells, compared, spec = read_tree(run).n_cells, None, run.spec
+    if spec.tries_cells:
         compared = _compare_cells(job, n_cells) if n_cells > 1 else None
         if compared and not compared["gained"]:
             logger.info("cells: one network does as well")
         n_cells = n_cells if compared and compared["gained"] else 1
     record: dict[str, Any] = {"n_cells": n_cells, "n_rows": run.n_rows, **known(compared=compared)}
-    if tried.tuning is not None and n_cells == 1:
+    if spec.tunes and n_cells == 1:
         run.drop(FITS)
         return record | {"chosen": {"cells": 1}}
-    if tried.tuning is not None:
-        record["chosen"] = {"cells": n_cells, "penalty": tried.penalties[0]}
+    if spec.tunes:
+        record["chosen"] = {"cells": n_cells, "penalty": spec.supported_penalties[0]}
     # The same units of work as of a comparison that has fitted all cells.
     keeps_scores = compared is not None and n_cells <= _DRAWN
     _fit_cells(job, ROWS, FITS, range(n_cells), range(n_cells), scored=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
-    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
+    class_weights = RowWeights.of(dataset, run.spec.params).to_list()
     return {**record, "class_weights": class_weights, **figures}
 
 
@@ -398,10 +389,10 @@ def cells_basis(params: FitParams, n_rows: int) -> int:
 
 def _grow(run: Run, dataset: Dataset) -> None:
     """Store the tree, and the origin of numeric targets."""
-    params = run.chosen_params
+    params = run.spec.params
     size = min(run.n_rows, _TREE_ROWS, max(1, _TREE_ELEMENTS // dataset.n_features))
     rows = drawn_rows(run.n_rows, size, params.random_state)
-    most = most_rows_of_cell(params, run.n_rows, basis_of_cell(run.params))
+    most = most_rows_of_cell(params, run.n_rows, basis_of_cell(run.begun.params))
     tree = CellTree.grown(
         read_scaling(run).apply(dataset.take(rows)),
         most_rows=most * size / run.n_rows,
@@ -482,25 +473,25 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
 
 def _cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
-    params, n_cells = s.tried.params, planned_cells(s.tried.params, s.n)
+    params, n_cells = s.spec.params, planned_cells(s.spec.params, s.n)
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
-    n_folds, learns = (s.tried.tuning or TuneParams()).folds, LEARNED in s.tried.scales
+    n_folds, learns = s.spec.folds, LEARNED in s.spec.scales
     n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
     # Two more passes: one for the held-out folds, one for all rows.
     size = trial_size(r)
     passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
     passes[r] += 2 * s.n
-    systems = Counter({size: n_cells * n_tried * len(ALPHAS)})
+    systems = Counter({size: n_cells * n_tried * len(CELL_ALPHAS)})
     systems[r] += n_cells * (2 * n_folds + 1)
     row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
     compared = 0
-    if s.tried.tuning is not None and s.tried.tries_cells:
+    if s.spec.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
-        n_compared = min(s.n, search_rows(s.n, s.row_values, s.tried.tuning) + _DRAWN * most)
+        n_compared = min(s.n, search_rows(s.n, s.row_values, s.spec) + _DRAWN * most)
         n_left, one = 2 * ALPHAS_NEXT + 1, min(s.r, _MOST_BASIS)
         passes[one] += n_compared
         systems[one] += n_judged_folds(n_compared, n_folds) * n_left
@@ -526,7 +517,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if several cells do not support the parameters or the rows."""
-    params, dataset = context.params, context.dataset
+    params, dataset = context.spec.params, context.dataset
     n_rows = dataset.of_labelled().n_rows
     if isinstance(params.cells, int) and params.cells > n_rows:
         raise ParameterError(
@@ -534,7 +525,7 @@ def _check(context: FitContext) -> None:
             "cells.",
             f"Set `cells` to at most {n_rows}.",
         )
-    unsupported = context.tried.unsupported_by_cells(sparse=dataset.is_sparse)
+    unsupported = unsupported_by_cells(context.spec, sparse=dataset.is_sparse)
     unsupported["a validation dataset"] = context.validation is not None
     for what, given in unsupported.items():
         if given:
@@ -562,7 +553,7 @@ CELLS = Stage(
     compute=_compute,
     cost=_cost,
     check=_check,
-    wanted=lambda tried: tried.params.asks_for_cells,
+    wanted=lambda spec: spec.params.asks_for_cells,
     labelled_only=True,
     leaves=_leaves,
     scratch=(_SCRATCH,),

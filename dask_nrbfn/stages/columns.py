@@ -28,11 +28,12 @@ from dask_nrbfn.numeric.small_fit import (
 )
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import Chosen, TableRows
-from dask_nrbfn.stages.context import FitContext, Trials
-from dask_nrbfn.stages.stage import OVERTIME, FitSizes, Stage, StageCost, StageJob, in_words, known
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, in_words, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -74,11 +75,11 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    params, is_table = run.chosen_params, dataset.schema is not None and not dataset.is_sparse
+    params, is_table = run.spec.params, dataset.schema is not None and not dataset.is_sparse
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _warn_of_unseen(dataset, total, unseen)
-    elif is_table and [*Trials.of(params, run.tuning).scales] == ["none"]:
+    elif is_table and run.begun.scales == ("none",):
         _warn_of_scales(dataset, total.standard_deviation)
     groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
     sparse = dataset.is_sparse or None
@@ -88,7 +89,7 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
 def _check_columns(context: FitContext) -> None:
     """Raise DataError unless the rows have targets to learn: numbers, or two classes."""
     dataset = context.dataset
-    if context.embeds:
+    if context.spec.mode == "embed":
         return
     check_targets(dataset, dataset.target_names)
     if not dataset.of_numbers:
@@ -157,7 +158,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 def read_scaling(run: Run, scale: str | None = None, *, root: Floats | None = None) -> Scaling:
     """Return a scaling of the columns of a run, by default that of its parameters and its root."""
-    scale, columns = scale or run.chosen_params.scale, run.stages["columns"]
+    scale, columns = scale or run.spec.params.scale, run.stages["columns"]
     groups = [(start, stop) for start, stop in columns.get("groups", ())]
     centred = not columns.get("sparse")
     scaling = Scaling.from_statistics(scale, read_statistics(run), groups, centred=centred)
@@ -258,13 +259,14 @@ class JudgedRows:
         return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
 
 
-def network_of(params: FitParams, tuning: TuneParams) -> SmallNetwork:
-    """Return the network of `params`, with the ridges of a tuning but without locality."""
+def network_of(spec: Spec) -> SmallNetwork:
+    """Return the network of the parameters, with all ridges that are tried but no locality."""
+    params = spec.params
     return SmallNetwork(
         params.kernel,
         params.width_factor,
         params.normalized,
-        tuple(Trials.of(params, replace(tuning, localities=(0.0,))).ridges),
+        tuple(spec.trying(localities=(0.0,)).ridges),
     )
 
 
@@ -343,7 +345,7 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    kinds = _kernels_of(Trials.of(run.chosen_params, run.tuning))
+    kinds = _kernels_of(run.begun)
     # The search needs about as much time.
     stopped = OVERTIME if 2 * job.needed_s > job.left_s() else None
     units = [(kernels,) for kernels in ([[]] if stopped else kinds)]
@@ -366,14 +368,14 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     return {"rounds": rounds, "kept": kept, "heaviest": heaviest, **known(stopped=stopped)}
 
 
-def _kernels_of(tried: Trials) -> list[list[str]]:
+def _kernels_of(spec: Spec) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances.
 
     A kernel that is worse at first may be better in the end: on 45 columns of noise next to 5 with
     interactions, l1 distances do better at first but learn only three columns. A single round
     learns from Euclidean distances.
     """
-    kinds = sorted({kernel_named(name).l1 for name in tried.kernels})[: tried.params.metric_rounds]
+    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.metric_rounds]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 
 
@@ -393,14 +395,14 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
 
 def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
     """Return drawn rows with a basis of distinct rows; held-out rows decide no widths either."""
-    size, seed = sample_size(dataset.n_rows, dataset.n_features), run.chosen_params.random_state
-    rows = TableRows.drawn(dataset, run.chosen_params, size)
+    size, seed = sample_size(dataset.n_rows, dataset.n_features), run.spec.params.random_state
+    rows = TableRows.drawn(dataset, run.spec.params, size)
     folds = folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed)
     seen = np.flatnonzero(folds != _HELD_OUT)
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
-    places = np.sort(seen[order[: sample_basis(size, run.chosen_params.metric_rounds)]])
+    places = np.sort(seen[order[: sample_basis(size, run.spec.params.metric_rounds)]])
     basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
     sample = rows.with_basis(basis, targets, folds, folds[places])
     return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
@@ -427,7 +429,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
     best: Tried | None = None
-    most = run.chosen_params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
+    most = run.spec.params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
             weights = best.of_folds[0].weights[0]
@@ -458,10 +460,10 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
 def _metric_cost(s: FitSizes) -> StageCost:
     """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
-    r = sample_basis(rows, s.tried.params.metric_rounds)
-    learning = _kernels_of(s.tried)
+    r = sample_basis(rows, s.spec.params.metric_rounds)
+    learning = _kernels_of(s.spec)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
-    n_rounds = len(learning) * s.tried.params.metric_rounds
+    n_rounds = len(learning) * s.spec.params.metric_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
@@ -479,12 +481,12 @@ def _metric_cost(s: FitSizes) -> StageCost:
 def _check_metric(context: FitContext) -> None:
     """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
     if context.dataset.is_sparse:
-        name = "scale" if context.params.scale == LEARNED else "scales"
+        name = "scale" if context.spec.params.scale == LEARNED else "scales"
         raise ParameterError(
             f"`{name}`={LEARNED} needs dense rows, but X is sparse.",
             f"Set `{name}` to none, standard or unit; or give X as an array.",
         )
-    if context.embeds:
+    if context.spec.mode == "embed":
         raise ParameterError(
             "`scale`=learned needs targets, but an embedding has none.",
             "Set `scale` to none, standard or unit.",
@@ -495,7 +497,7 @@ METRIC = Stage(
     name="metric",
     compute=_learn_weights,
     cost=_metric_cost,
-    wanted=lambda tried: LEARNED in tried.scales,
+    wanted=lambda spec: LEARNED in spec.scales,
     check=_check_metric,
     labelled_only=True,
     scratch=(_ROUNDS,),

@@ -17,10 +17,11 @@ from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.cells import CELLS, cells_basis
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.context import trials_of
+from dask_nrbfn.stages.context import FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import WIDTH, read_features
 from dask_nrbfn.stages.refine import is_refined
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.weights import WEIGHTS, read_places
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -61,7 +62,7 @@ def read_model(run: Run, place: str) -> Model:
 
 
 def _write_model(run: Run, dataset: Dataset) -> None:
-    of_cells = trials_of(run).is_of_cells
+    of_cells = run.spec.is_of_cells
     record = (CELLS if of_cells else WEIGHTS).recorded(run)
     intercept = "cells/origin" if of_cells else "weights/intercept"
     model = Model(
@@ -95,14 +96,14 @@ def _of_one_network(run: Run) -> dict[str, Any]:
         "basis": basis if places is None else basis[places],
         "places": places,
         "width": WIDTH.recorded(run).width,
-        "weights": run.read(f"{'refine' if is_refined(run.chosen_params) else 'weights'}/values"),
+        "weights": run.read(f"{'refine' if is_refined(run.spec.params) else 'weights'}/values"),
     }
 
 
 def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
     """Return the fields of a model that describe the parameters and the features."""
     return {
-        "params": run.chosen_params,
+        "params": run.spec.params,
         "scaling": read_scaling(run),
         "feature_names": dataset.feature_names,
         "schema": dataset.schema,
@@ -111,7 +112,7 @@ def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r = cells_basis(s.tried.params, s.n) if s.tried.is_of_cells else s.r
+    r = cells_basis(s.spec.params, s.n) if s.spec.is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q
     return StageCost(
         read_bytes=n_bytes, written_bytes=n_bytes, held_bytes=s.held(4 * n_bytes, margin=0.0)
@@ -142,7 +143,7 @@ def _write_embedding(run: Run, dataset: Dataset) -> None:
 
 def _embedding_of(run: Run, dataset: Dataset) -> Model:
     """Return the model whose scores are all eigenfunctions except the constant one."""
-    weights, size = run.read("components/coefficients")[:, 1:].T, run.chosen_params.components
+    weights, size = run.read("components/coefficients")[:, 1:].T, run.spec.params.components
     if len(weights) < (size or 0):
         lower = f"Set `components` to at most {len(weights)}, or give" if len(weights) else "Give"
         raise ParameterError(

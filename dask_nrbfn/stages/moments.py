@@ -33,9 +33,10 @@ from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, re
 from dask_nrbfn.stages.bases import check_neighbors
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.context import FitContext, Trials, trials_of
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.neighbors import MAX_TARGETS, search_rows_exactly
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import Stage, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows
@@ -60,7 +61,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
             "all rows of X are equal, or differ by less than float64 can square.",
             "Give rows that differ in some column.",
         )
-    width = run.chosen_params.width_factor * mean_distance
+    width = run.spec.params.width_factor * mean_distance
     # Activations divide by the square; below the smallest normal number its inverse overflows.
     if 2 * width**2 < np.finfo(np.float64).tiny:
         raise DataError(
@@ -72,7 +73,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
         write_array(run.group("width"), "shares", sums.clusters / record.weight, "basis")
     logger.info("width: %.6g", width)
     # Updates weigh and centre later rows like these.
-    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
+    class_weights = RowWeights.of(dataset, run.spec.params).to_list()
     origin = None
     if dataset.of_numbers:
         # The median of a few rows, because one row may be an outlier.
@@ -89,7 +90,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
 
 def read_features(run: Run) -> RadialFeatures:
     """Return the radial basis functions of a run whose width is known."""
-    scaling, params = read_scaling(run), run.chosen_params
+    scaling, params = read_scaling(run), run.spec.params
     return RadialFeatures.from_basis(
         scaling.apply(run.read("basis/values")),
         WIDTH.recorded(run).width,
@@ -101,7 +102,7 @@ def read_features(run: Run) -> RadialFeatures:
 
 def _has_shares(run: Run) -> bool:
     """Return whether a penalty that the run has or tries needs the shares of clusters."""
-    return any(penalty_named(name).needs_shares for name in trials_of(run).penalties)
+    return any(penalty_named(name).needs_shares for name in run.spec.supported_penalties)
 
 
 def read_shares(run: Run) -> Floats | None:
@@ -133,10 +134,10 @@ class _WidthPass:
         basis, own = placed(scaled, scaling)
         n_basis, xp = basis.shape[0], array_module(basis)
         self.reading = Reading(
-            block_rows=rows_of_block(basis), weighting=RowWeights.of(dataset, run.chosen_params)
+            block_rows=rows_of_block(basis), weighting=RowWeights.of(dataset, run.spec.params)
         )
         self._distances = BasisDistances.from_basis(
-            basis, own, l1=kernel_named(run.chosen_params.kernel).l1
+            basis, own, l1=kernel_named(run.spec.params.kernel).l1
         )
         self._buffer = xp.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
@@ -172,8 +173,8 @@ def _width_cost(s: FitSizes) -> StageCost:
 
 def _check_class_weight(context: FitContext) -> None:
     """Raise ParameterError if `class_weight` has no effect."""
-    asked = context.params.class_weight
-    if context.dataset.of_numbers and asked is not None and not context.embeds:
+    asked = context.spec.params.class_weight
+    if context.spec.targets == "numbers" and asked is not None:
         raise ParameterError(
             f"`class_weight` is {asked}, but the targets are numbers.",
             "Leave `class_weight` out, or give sample weights.",
@@ -218,7 +219,7 @@ def most_components(run: Run) -> int:
 
     An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """
-    asked = (size for size in Trials.of(run.params, run.tuning).components if size is not None)
+    asked = (size for size in run.spec.components if size is not None)
     return max(asked, default=0) + run.embeds
 
 
@@ -232,17 +233,15 @@ def _components_cost(s: FitSizes) -> StageCost:
 
 def _check_components(context: FitContext) -> None:
     """Raise ParameterError if another parameter does not support `components`."""
-    params, tuning = context.params, context.tuning
-    tried = Trials.of(params, tuning)
-    features = (params.features,) if tuning is None else tuning.features
+    spec, params = context.spec, context.spec.params
     unfit = {
-        "features": (features, "normalized"),
-        "penalty": (tried.all_penalties, "weights"),
-        "locality": ([each for each in tried.localities if each] or [0.0], 0.0),
-        "loss": (tried.refined_losses or ["squared"], "squared"),
+        "features": (spec.features, "normalized"),
+        "penalty": (spec.penalties, "weights"),
+        "locality": ([each for each in spec.localities if each] or [0.0], 0.0),
+        "loss": (spec.refined_losses or ["squared"], "squared"),
         "prune": ((params.prune,), None),
     }
-    most = max(size for size in tried.components if size is not None)
+    most = max(size for size in spec.components if size is not None)
     for name, (values, needed) in unfit.items():
         if needed not in values:
             raise ParameterError(
@@ -252,17 +251,18 @@ def _check_components(context: FitContext) -> None:
                 else f"Give `components` or `{name}`, not both.",
             )
     # The constant eigenfunction gives no coordinate.
-    n_needed, n_rows = most + context.embeds, context.dataset.n_rows
-    if context.embeds and n_rows < n_needed:
+    n_constant = int(spec.mode == "embed")
+    n_needed, n_rows = most + n_constant, context.dataset.n_rows
+    if n_constant and n_rows < n_needed:
         raise DataError(
             f"X has n_samples = {n_rows}, too few for {most} coordinates.",
             f"Give at least {n_needed} rows, or a smaller `components`.",
         )
     if params.basis_size is not None and params.basis_size < n_needed:
-        why = ": one eigenfunction is constant" if context.embeds else ""
+        why = ": one eigenfunction is constant" if n_constant else ""
         raise ParameterError(
             f"`components` is {most}, but the basis has only {params.basis_size} rows.",
-            f"Set `components` to at most {params.basis_size - context.embeds}{why}.",
+            f"Set `components` to at most {params.basis_size - n_constant}{why}.",
         )
 
 
@@ -271,7 +271,7 @@ COMPONENTS = Stage(
     compute=_find_components,
     cost=_components_cost,
     check=_check_components,
-    wanted=lambda tried: tried.components != [None],
+    wanted=lambda spec: spec.components != (None,),
     grows_with_basis=True,
     leaves=lambda run: ("components/coefficients", "components/eigenvalues"),
 )
@@ -286,7 +286,7 @@ _DIMENSIONS = {
 
 def _sum_moments(job: StageJob) -> dict[str, Any]:
     """Sum and store the moments of all rows, fold by fold; return rows and weight."""
-    kinds = dict.fromkeys(_suffixes(job.run.n_sums), Moments)
+    kinds = dict.fromkeys(_suffixes(job.run.spec.n_sums), Moments)
     reduction = Reduction("moments", _begin_moments, kinds, job.run.layout, finish=_finish_moments)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
     return {"rows": record.rows, "weight": record.weight}
@@ -296,14 +296,14 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
     """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
-        total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
+        total -= read_sums(run, "moments", suffix=_suffixes(run.spec.n_folds)[without])
     return total
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
     """Return the ridge system of the moments of a run."""
     targets = read_targets(run, len(moments.cross))
-    return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
+    return RidgeSystem.of(moments, targets, normalized=run.spec.params.normalized)
 
 
 def moments_bytes(n_basis: int, *, width: int, n_targets: int, n_folds: int) -> int:
@@ -367,10 +367,10 @@ def folded_reading(
     """Return how a pass reads rows that are weighted and folded as in the moments of a run."""
     return Reading(
         block_rows=block_rows,
-        weighting=RowWeights.of(dataset, run.chosen_params),
-        n_folds=run.n_sums,
-        of_folds=run.n_folds,
-        seed=run.chosen_params.random_state,
+        weighting=RowWeights.of(dataset, run.spec.params),
+        n_folds=run.spec.n_sums,
+        of_folds=run.spec.n_folds,
+        seed=run.spec.params.random_state,
         codes_in_model=codes_in_model,
     )
 
@@ -385,7 +385,7 @@ def _begin_moments(run: Run, dataset: Dataset, start: int, stop: int) -> Moments
 def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
     """Check and store the moments of every held-out fold and of all rows."""
     suffixes = [*sums]
-    for suffix in (suffixes[fold] for fold in run.held_out_folds):
+    for suffix in (suffixes[fold] for fold in range(run.spec.n_held_out)):
         _check_moments(run, sums[suffix], sums[suffix].total_weight)
         write_sums(run, "moments", sums[suffix], suffix=suffix)
     total, *of_others = sums.values()
@@ -397,7 +397,7 @@ def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
 
 def _check_moments(run: Run, moments: Moments, weight: float) -> None:
     try:
-        check_moments(moments, weight, normalized=run.chosen_params.normalized)
+        check_moments(moments, weight, normalized=run.spec.params.normalized)
     except DamagedDataError as error:
         raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
 
@@ -420,11 +420,11 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
 
 
 def _moments_cost(s: FitSizes) -> StageCost:
-    sums = 4 * s.r**2 * s.n_folds
-    summing = moments_bytes(s.r, width=s.width, n_targets=s.q, n_folds=s.n_folds)
+    sums = 4 * s.r**2 * s.spec.n_sums
+    summing = moments_bytes(s.r, width=s.width, n_targets=s.q, n_folds=s.spec.n_sums)
     summing += s.basis_bytes(s.r, copies=4)
     # The sums of all folds, and a fold read and decoded.
-    adding = (s.n_folds + 2) * 8 * (packed_size(s.r) + s.r * (1 + s.q))
+    adding = (s.spec.n_sums + 2) * 8 * (packed_size(s.r) + s.r * (1 + s.q))
     return StageCost(
         products=s.n * s.r**2 + s.n * s.product_flops(s.r),
         exponentials=s.n * s.r,
@@ -459,9 +459,9 @@ _LOCALITY_SUMS = "locality-sums"
 
 def _sum_locality(job: StageJob) -> dict[str, Any]:
     """Sum and store R over drawn rows and their neighbours among all rows; return their numbers."""
-    run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
+    run, dataset, k = job.run, job.dataset, job.run.spec.params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
-    rng = np.random.default_rng([run.chosen_params.random_state, 2])
+    rng = np.random.default_rng([run.spec.params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
     search_rows_exactly(job, "locality", drawn)
     part_rows = _part_rows(k, dataset.row_values)
@@ -559,8 +559,8 @@ LOCALITY = Stage(
     name="locality",
     compute=_sum_locality,
     cost=_locality_cost,
-    check=lambda of: check_neighbors(of.params.n_neighbors, of.dataset, labelled_only=False),
-    wanted=lambda tried: any(tried.localities),
+    check=lambda of: check_neighbors(of.spec.params.n_neighbors, of.dataset, labelled_only=False),
+    wanted=lambda spec: any(spec.localities),
     grows_with_basis=True,
     scratch=(_LOCALITY_SUMS,),
 )

@@ -26,8 +26,9 @@ from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages import bases
 from dask_nrbfn.stages.bases import LIST_BYTES, search_block_rows, with_neighbors
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
-from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known, worker_bytes
+from dask_nrbfn.stages.context import FitContext, FitSizes, worker_bytes
+from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.stage import Stage, StageJob, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
@@ -50,7 +51,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
     scaling, centre = read_scaling(run), np.zeros(())
     dtype = search_dtype(dataset.dtype, run.decisions["neighbors"]["method"])
     # Centring would fill rows in CSR.
-    if run.chosen_params.scale == "none" and not dataset.is_sparse:
+    if run.spec.params.scale == "none" and not dataset.is_sparse:
         centre = read_statistics(run).exact_centre()
 
     def place(X: Rows) -> Rows:
@@ -101,7 +102,7 @@ def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = _search_space(run, dataset)(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
     # A distance within which each target has k other targets, which limits its search.
-    k, within = run.chosen_params.n_neighbors, np.full(values.shape[0], np.inf)
+    k, within = run.spec.params.n_neighbors, np.full(values.shape[0], np.inf)
     some = values[:: max(1, -(-values.shape[0] // LIMITING_ROWS))]
     if some.shape[0] > k:
         within = nearest_rows(some, values, count=k + 1, threads=blas_threads()).distances[:, -1]
@@ -113,9 +114,9 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     numbers, targets, within = (
         run.read(f"{stage}/{name}") for name in ("rows", "values", "within")
     )
-    k, n_targets = run.chosen_params.n_neighbors, len(numbers)
+    k, n_targets = run.spec.params.n_neighbors, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
-    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     if active_gpu() is not None:
         # Lists are merged on the CPU, as few times as possible.
         size *= _GPU_BLOCKS
@@ -132,7 +133,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 
 def _merge_spans(run: Run, stage: str, into: str) -> float:
-    k, best = run.chosen_params.n_neighbors, None
+    k, best = run.spec.params.n_neighbors, None
     for index in range(len(run.layout.spans)):
         part = Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
         best = part if best is None else merge_neighbors([best, part], n_neighbors=k)
@@ -161,12 +162,13 @@ def _compute(job: StageJob) -> dict[str, Any]:
     search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")
     logger.info("neighbors: %s search, %s", search.method, partitions)
-    k, n_searched = run.chosen_params.n_neighbors, search.n_candidates or run.n_rows
+    k, n_searched = run.spec.params.n_neighbors, search.n_candidates or run.n_rows
     if search.n_candidates is None:
         run.require_row_array("neighbors/indices", np.int64, k)
         run.require_row_array("neighbors/distances", np.float64, k)
     if search.n_candidates is not None:
-        run.decide(bases.CANDIDATES, asdict(PartLayout.of(search.n_candidates, run.params.n_parts)))
+        layout = PartLayout.of(search.n_candidates, run.spec.params.n_parts)
+        run.decide(bases.CANDIDATES, asdict(layout))
         if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
             run_task(job.engine, _draw, run, dataset, label="neighbors")
         rows = run.read("neighbors/rows")
@@ -186,7 +188,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
     """Raise RecallError if neighbours are too near to each other for single precision."""
     same = np.can_cast(dataset.dtype, search_dtype(dataset.dtype, method))
-    if same or run.chosen_params.scale != "none":
+    if same or run.spec.params.scale != "none":
         return
     statistics = read_statistics(run)
     # Rows in CSR are not centred.
@@ -205,7 +207,7 @@ def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
     codes = dataset.codes()
     for start in range(0, len(codes), bases.SELECTION_ROWS):
         rows = np.arange(start, min(start + bases.SELECTION_ROWS, len(codes)))
-        hashes = hash_numbers(rows, seed=run.chosen_params.random_state)
+        hashes = hash_numbers(rows, seed=run.spec.params.random_state)
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
@@ -214,7 +216,7 @@ def _draw(run: Run, dataset: Dataset) -> None:
     size = with_neighbors(run).n_rows
     pool = bases.pool_of(_rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
     drawn = choose_candidates(pool, size=size)
-    hashes = hash_rows(dataset.take(drawn), seed=run.chosen_params.random_state)
+    hashes = hash_rows(dataset.take(drawn), seed=run.spec.params.random_state)
     bases.check_distinct(run, len(np.unique(hashes)))
     group = run.group("neighbors")
     write_array(group, "rows", drawn, "candidate")
@@ -223,10 +225,10 @@ def _draw(run: Run, dataset: Dataset) -> None:
 
 def plan_search(context: FitContext) -> NeighborSearch:
     """Return the search of a new fit, with every "auto" resolved by rows and memory."""
-    dataset, params, engine = context.dataset.of_labelled(), context.params, context.engine
+    dataset, params, engine = context.dataset.of_labelled(), context.spec.params, context.engine
     if engine.device == "gpu" and params.neighbors == "auto" and not dataset.is_sparse:
         params = replace(params, neighbors="exact")
-    threads, by_confidence = engine.threads, context.tried.by_confidence
+    threads, by_confidence = engine.threads, context.spec.by_confidence
     n_candidates = bases.requested_candidates(params, dataset) if by_confidence else None
     if n_candidates is not None or not by_confidence:
         return NeighborSearch(
@@ -251,7 +253,7 @@ def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows, k = _all_rows(run, dataset), run.chosen_params.n_neighbors
+    rows, k = _all_rows(run, dataset), run.spec.params.n_neighbors
     found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k, threads=blas_threads())
     return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
@@ -298,7 +300,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
     write_array(run.group("partitions"), "counts", counts, "block", "partition")
     sizes = counts.sum(axis=0)
     logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
-    params = run.chosen_params
+    params = run.spec.params
     held = bases.searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
     held += _held(dataset, params, search.method, search.threads)
     engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new fit")
@@ -321,9 +323,9 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
 def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
     """Search rows with fewer than k neighbours in their partitions again, among all rows."""
     if len(rows) > MAX_TARGETS:
+        k = job.run.spec.params.n_neighbors
         raise RecallError(
-            f"{len(rows)} rows have fewer than `n_neighbors`={job.run.params.n_neighbors} other "
-            "rows in their partitions.",
+            f"{len(rows)} rows have fewer than `n_neighbors`={k} other rows in their partitions.",
             "Lower `n_partitions` or raise `overlap`, in a new fit.",
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
@@ -334,7 +336,7 @@ def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
 
 def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
     """Return the first and the last-plus-one row of the blocks that one task each divides."""
-    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.chosen_params)
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     return [
         (first, min(first + size, stop))
         for start, stop in run.layout.spans
@@ -343,7 +345,7 @@ def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
 
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
-    params = run.chosen_params
+    params = run.spec.params
     k, overlap, seed = params.n_neighbors, params.overlap, params.random_state
     size = plan.sample_rows(run.n_rows, dataset.row_width, n_partitions)
     rows = np.sort(np.random.default_rng([seed, 0]).choice(run.n_rows, size, replace=False))
@@ -363,11 +365,11 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
     rows = _search_space(run, dataset)(block.X)
-    k = run.chosen_params.n_neighbors
-    repeats = find_repeats(rows, n_neighbors=k, seed=run.chosen_params.random_state)
+    k = run.spec.params.n_neighbors
+    repeats = find_repeats(rows, n_neighbors=k, seed=run.spec.params.random_state)
     partitions = Partitions(*(run.read(f"partitions/{name}") for name in _PLACES))
     searched = np.flatnonzero(repeats.searched)
-    members = partitions.route(rows[searched], overlap=run.chosen_params.overlap)
+    members = partitions.route(rows[searched], overlap=run.spec.params.overlap)
     counts = np.bincount(members[members >= 0], minlength=len(partitions.offsets))
     order = np.argsort(members, axis=None, kind="stable")[-counts.sum() :]
     places = searched[order // members.shape[1]]
@@ -406,11 +408,11 @@ def _search_partition(run: Run, dataset: Dataset, partition: int) -> PartResult:
 def _search_rows(rows: Rows, run: Run) -> Neighbors:
     """Return the k nearest other rows, or all other rows if there are fewer."""
     n_rows, search = rows.shape[0], NeighborSearch(**run.decisions["neighbors"])
-    k = min(run.chosen_params.n_neighbors, n_rows - 1)
+    k = min(run.spec.params.n_neighbors, n_rows - 1)
     if k < 1:
         return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
     if search.method == "approximate" and n_rows >= _MIN_APPROXIMATE_ROWS:
-        seed = run.chosen_params.random_state
+        seed = run.spec.params.random_state
         indices = approximate_neighbors(rows, n_neighbors=k, seed=seed, threads=search.threads)
         return measure_neighbors(rows, rows, indices, threads=blas_threads())
     return exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
@@ -419,7 +421,7 @@ def _search_rows(rows: Rows, run: Run) -> Neighbors:
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Merge the candidates of every row of a span, block by block."""
     counts = run.read("partitions/counts")
-    k = run.chosen_params.n_neighbors
+    k = run.spec.params.n_neighbors
     distance_sums, incomplete = [], []
     for index, (first, last) in enumerate(_blocks(run, dataset)):
         if not start <= first < stop:
@@ -439,8 +441,8 @@ def _candidates_of_block(
     run: Run, index: int, start: int, n_rows: int, counts: NDArray[np.int64]
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
-    before, n_lists = counts[:index].sum(axis=0), bases.most_lists(run.chosen_params.overlap)
-    indices = np.full((n_rows, n_lists, run.chosen_params.n_neighbors), MISSING)
+    before, n_lists = counts[:index].sum(axis=0), bases.most_lists(run.spec.params.overlap)
+    indices = np.full((n_rows, n_lists, run.spec.params.n_neighbors), MISSING)
     distances = np.full(indices.shape, np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - start
@@ -472,7 +474,7 @@ def _cost(s: FitSizes) -> StageCost:
     if s.search.n_candidates is not None:
         return _cost_of_candidates(s, s.search.n_candidates)
     exact, n_partitions = s.search.method == "exact", s.search.n_partitions
-    overlap = s.tried.params.overlap if n_partitions > 1 else 1
+    overlap = s.spec.params.overlap if n_partitions > 1 else 1
     entries = s.n * overlap
     updates = plan.candidate_updates(entries, s.p, s.row_values, n_neighbors=s.k)
     row_bytes = s.width * search_dtype(s.dataset.dtype, s.search.method).itemsize
@@ -496,7 +498,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 def _steps(s: FitSizes, overlap: int, row_bytes: int) -> list[float]:
     """Return the bytes of the steps of a search of all rows."""
-    n_partitions, searched = s.search.n_partitions, bases.searched_in(s.dataset, s.tried.params)
+    n_partitions, searched = s.search.n_partitions, bases.searched_in(s.dataset, s.spec.params)
     n_rows = math.ceil(MAX_IMBALANCE * s.n * overlap / n_partitions) if n_partitions > 1 else s.n
     search = searched.search_bytes(n_rows, s.search.method)
     search += buffer_bytes(s.width, s.k, threads=s.search.threads)
@@ -536,11 +538,11 @@ def _check(context: FitContext) -> None:
     """Raise ParameterError if the rows have no classes, or if there are too few rows."""
     dataset = context.dataset
     has = "the targets are numbers" if dataset.of_numbers else f"{dataset.location} has no labels"
-    if dataset.of_numbers or (context.embeds and not dataset.n_classes):
+    if dataset.of_numbers or (context.spec.mode == "embed" and not dataset.n_classes):
         raise ParameterError(
             f"{context.basis_option} needs class labels, but {has}.", "Give kmeans or random."
         )
-    bases.check_neighbors(context.params.n_neighbors, dataset, labelled_only=True)
+    bases.check_neighbors(context.spec.params.n_neighbors, dataset, labelled_only=True)
 
 
 NEIGHBORS = Stage(
@@ -549,7 +551,7 @@ NEIGHBORS = Stage(
     cost=_cost,
     check=_check,
     labelled_only=True,
-    wanted=lambda tried: tried.by_confidence,
+    wanted=lambda spec: spec.by_confidence,
     remedy=_remedy,
     keeps_parts=True,
     scratch=("partitions", "candidates", "repair"),
@@ -567,7 +569,7 @@ def _audit(job: StageJob) -> dict[str, Any]:
         # By construction.
         return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
     n_audited = min(run.n_rows, AUDITED_ROWS)
-    rng = np.random.default_rng([run.chosen_params.random_state, 1])
+    rng = np.random.default_rng([run.spec.params.random_state, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
     search_rows_exactly(job, "recall", rows)
     recall, error = run_task(job.engine, _compare, run, label="recall")
@@ -583,7 +585,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     remedy = "Give `neighbors`=exact, or a larger `n_neighbors`"
     n_partitions = run.decisions["neighbors"]["n_partitions"]
     if n_partitions > 1:
-        overlap = run.chosen_params.overlap
+        overlap = run.spec.params.overlap
         remedy = (
             f"Raise `overlap` from {overlap} to {overlap + 1}, or lower `n_partitions` from "
             f"{n_partitions}"
@@ -618,5 +620,5 @@ RECALL = Stage(
     compute=_audit,
     cost=_recall_cost,
     labelled_only=True,
-    wanted=lambda tried: tried.by_confidence,
+    wanted=lambda spec: spec.by_confidence,
 )

@@ -40,9 +40,10 @@ from dask_nrbfn.parts import (
     run_task,
 )
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.context import FitContext, Trials, trials_of
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import folded_reading, read_features, read_moments
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words
+from dask_nrbfn.stages.stage import Stage, StageJob, in_words
 from dask_nrbfn.stages.validation import (
     VALIDATION,
     HeldOutPass,
@@ -226,7 +227,7 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
     else:
         squared = _read_squared(run, fold)
         system, weights = system.keep(squared.kept), squared.weights[0][:, squared.kept]
-    ridge = system.ridge(run.chosen_params.alpha)
+    ridge = system.ridge(run.spec.params.alpha)
     curvature = loss_named(loss).curvature
     factor = Preconditioner.of(system.gram, ridge, curvature=curvature).factor
     signed = 2.0 * weights - weights.sum(axis=0)
@@ -235,7 +236,7 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
 
 def _read_squared(run: Run, fold: int | None) -> FoldWeights:
     """Return the weights of the squared loss at the chosen ridge without a fold."""
-    place = trials_of(run).ridges.index(Ridge.in_params(run.chosen_params))
+    place = run.spec.ridges.index(Ridge.in_params(run.spec.params))
     return read_path_weights(run, fold, place)
 
 
@@ -334,13 +335,11 @@ def _compute(job: StageJob) -> dict[str, Any]:
     The objective is ``sum_i v_i loss(m_i) + tr(W R W')``. The squared loss has no passes.
     """
     run = job.run
-    descents = {
-        name: _Descent(name, (*run.held_out_folds, None))
-        for name in Trials.of(run.params, run.tuning).refined_losses
-    }
+    folds = (*range(run.spec.n_held_out), None)
+    descents = {name: _Descent(name, folds) for name in run.spec.refined_losses}
     steps = {name: _descend(job, descent) for name, descent in descents.items()}
-    judged = {} if run.tuning is None else _judged(run, steps)
-    loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
+    judged = _judged(run, steps) if run.spec.tunes else {}
+    loss = judged["chosen"]["loss"] if judged else next(iter(steps))
     if loss not in steps:
         # The figures of held-out rows are those of the stage "validation".
         compared = {name: judged[name] for name in ("tried", "chosen")}
@@ -348,7 +347,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         return {"loss": loss, **none, **compared}
     step, descent = steps[loss], descents[loss]
     n_passes, taken = len(step["path"]), step["taken"]
-    if run.tuning is not None:
+    if run.spec.tunes:
         weights_of = partial(_read_model, descent, n_passes, taken)
         temperature = judged["temperature"]
         judged |= calibrate(job, "refine", weights_of, loss=loss, temperature=temperature)
@@ -359,10 +358,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
 
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of the losses on held-out rows at a temperature alone, and the best."""
-    validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.chosen_params)
+    validation, chosen = VALIDATION.recorded(run), Ridge.in_params(run.spec.params)
     squared = next(each for each in validation.path if Ridge.of(each) == chosen)
     tried = []
-    for name in Trials.of(run.params, run.tuning).losses:
+    for name in run.spec.losses:
         step = steps.get(name, {"path": [squared], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
@@ -411,9 +410,9 @@ def read_held_out_confusion(run: Run) -> Floats | None:
         return run.read(f"{place}/confusion")
     if run.has("cells/confusion"):
         return run.read("cells/confusion")
-    if run.tuning is None or run.of_numbers:
+    if not run.spec.is_judged or run.of_numbers:
         return None
-    return run.read(f"{'refine' if is_refined(run.chosen_params) else 'validation'}/confusion")
+    return run.read(f"{'refine' if is_refined(run.spec.params) else 'validation'}/confusion")
 
 
 class Guess(NamedTuple):
@@ -435,10 +434,9 @@ def guess_as_good(run: Run) -> Guess | None:
 
 def _check(context: FitContext) -> None:
     """Raise ParameterError if a loss does not support the targets."""
-    tuning = context.tuning
-    if context.dataset.of_numbers:
-        name = "losses" if tuning and tuning.losses else "loss"
-        (refined, *_) = Trials.of(context.params, tuning).refined_losses
+    spec = context.spec
+    if spec.targets == "numbers":
+        name, refined = "losses" if spec.tunes else "loss", spec.refined_losses[0]
         raise ParameterError(
             f"`{name}` is {refined}, but the targets are numbers.", f"Give `{name}`=squared."
         )
@@ -453,17 +451,17 @@ def check_updatable(loss: str, remedy: str) -> None:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    r, n_refined = s.n_kept, len(s.tried.refined_losses)
-    n_models = 1 if s.n_folds == 1 else s.n_folds + 1
-    n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
+    r, n_refined, tunes = s.n_kept, len(s.spec.refined_losses), s.spec.tunes
+    n_models = 1 + s.spec.n_held_out
+    n_passes = MAX_JUDGED_PASSES if tunes else MAX_PASSES
     # The last pass calibrates.
-    most = n_refined * n_passes + bool(s.n_ridges)
-    n_computed = most * (s.n + (s.n_judged if s.n_ridges and s.n_folds == 1 else 0))
+    most = n_refined * n_passes + tunes
+    n_computed = most * (s.n + (0 if s.spec.validation is None else s.n_judged))
     # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
     factor = 8 * r**2
-    stored = factor * max(1, s.penalty_axes, 2 * any(s.tried.localities)) * n_models
+    stored = factor * max(1, s.spec.n_penalty_axes, 2 * any(s.spec.localities)) * n_models
     weights = 8 * s.q * r * n_models
-    passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * bool(s.n_ridges)
+    passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * tunes
     passing += 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
     return StageCost(
         products=n_computed * (s.product_flops(r) + 4 * r * s.q * n_models),
@@ -476,9 +474,9 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _leaves(run: Run) -> tuple[str, ...]:
-    if not is_refined(run.chosen_params):
+    if not is_refined(run.spec.params):
         return ()
-    return ("refine/values", *(() if run.tuning is None else ("refine/confusion",)))
+    return ("refine/values", *(("refine/confusion",) if run.spec.tunes else ()))
 
 
 REFINE = Stage(
@@ -487,7 +485,7 @@ REFINE = Stage(
     cost=_cost,
     labelled_only=True,
     check=_check,
-    wanted=lambda tried: bool(tried.refined_losses),
+    wanted=lambda spec: bool(spec.refined_losses),
     grows_with_basis=True,
     leaves=_leaves,
     scratch=(_PREFIX,),

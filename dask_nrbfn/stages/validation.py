@@ -52,7 +52,8 @@ from dask_nrbfn.parts import (
     run_task,
 )
 from dask_nrbfn.stages.columns import check_targets
-from dask_nrbfn.stages.context import FitContext, trials_of
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import (
     folded_reading,
     most_components,
@@ -64,7 +65,7 @@ from dask_nrbfn.stages.moments import (
     read_targets,
     rows_of_block,
 )
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, in_words, known
+from dask_nrbfn.stages.stage import Stage, StageJob, in_words, known
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
@@ -90,7 +91,9 @@ def _solve_path(job: StageJob) -> dict[str, Any]:
     A fit that chooses alpha has no such part, because the stage "weights" solves one system.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    folds: list[int | None] = [*run.held_out_folds, *([] if run.chooses_alpha else [None])]
+    folds: list[int | None] = [*range(run.spec.n_held_out)]
+    if not run.spec.chooses_alpha:
+        folds.append(None)
     units = [(fold,) for fold in folds]
     records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
     return {"path": records[-1]["path"]}
@@ -102,15 +105,16 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
     Those of a fold are left out, because without their own row nothing fits their weights.
     """
     rows = run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
-    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
+    folds = folds_of_numbers(rows, n_folds=run.spec.n_folds, seed=run.spec.params.random_state)
     return np.not_equal(folds, fold)
 
 
 def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
     """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
-    index = len(run.held_out_folds) if fold is None else fold
+    index = run.spec.n_held_out if fold is None else fold
     rows = (0, None) if place is None else (place, place + 1)
-    weights, intercepts, ones = (run.read_part("path", index, name, *rows) for name in _STORED)
+    places = run.part_arrays("path", index, _STORED)
+    weights, intercepts, ones = (run.read(place, *rows) for place in places)
     kept = np.ones(ones.shape[1], dtype=np.bool_) if fold is None else kept_basis(run, fold)
     return FoldWeights(weights, intercepts, ones, kept)
 
@@ -139,7 +143,7 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    tried, penalize = trials_of(run).ridges, partial(penalized_system, run)
+    tried, penalize = run.spec.ridges, partial(penalized_system, run)
     system = read_system(run, read_moments(run, without=fold).on_device())
     every = np.ones(len(system.gram), dtype=np.bool_)
     solved, conditions = solve_all(
@@ -184,22 +188,24 @@ def _path_of_risks(
 
 
 def _path_cost(s: FitSizes) -> StageCost:
-    n_tasks = s.n_held_out or 1 + (s.n_folds if s.n_folds > 1 else 0)
-    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and not s.n_held_out else 0.0
-    weights, spans = 8 * s.n_ridges * s.q * s.r, bool(s.n_components)
-    # Besides the gram matrix, that of the kept basis rows.
-    plain = s.n_held_out and not (s.penalty_axes or any(s.tried.localities) or spans)
-    solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True) if plain else s.solve_bytes
+    of_all, n_ridges = not s.spec.chooses_alpha, s.spec.n_ridges
+    n_tasks = s.spec.n_held_out + of_all
+    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and of_all else 0.0
+    weights, spans = 8 * n_ridges * s.q * s.r, bool(s.n_components)
+    solving = s.solve_bytes
+    if not (of_all or spans or s.spec.n_penalty_axes or any(s.spec.localities)):
+        # Besides the gram matrix, that of the kept basis rows.
+        solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
     return StageCost(
         products=n_tasks * spans * eigenfunctions_flops(s.r) + spectrum,
-        systems={s.r: n_tasks * s.n_ridges},
+        systems={s.r: n_tasks * n_ridges},
         held_bytes=s.held(
             solving
             + 4 * s.r**2
             + 2 * weights
             + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
             # A large basis has no such systems, but a plan must not shrink as the basis grows.
-            + beside_bytes(s.n_ridges, _system_bytes(s.r, spans=spans)),
+            + beside_bytes(n_ridges, _system_bytes(s.r, spans=spans)),
             reads=False,
         ),
         n_tasks=n_tasks,
@@ -207,13 +213,12 @@ def _path_cost(s: FitSizes) -> StageCost:
 
 
 def _check_path(context: FitContext) -> None:
-    """Raise ParameterError if a penalty supports no tried basis, or folds need more rows."""
-    tuning, n_rows = context.tried.given_tuning, context.dataset.of_labelled().n_rows
-    context.tried.check_penalties()
+    """Raise ParameterError if the folds need more rows."""
+    folds, n_rows = context.spec.n_folds, context.dataset.of_labelled().n_rows
     most_folds = max(2, n_rows // 2)
-    if tuning.n_folds > most_folds:
+    if folds > most_folds:
         raise ParameterError(
-            f"`folds` is {tuning.folds}, but there are {n_rows} rows.",
+            f"`folds` is {folds}, but there are {n_rows} rows.",
             f"Set `folds` to at most {most_folds}.",
         )
 
@@ -223,7 +228,7 @@ PATH = Stage(
     compute=_solve_path,
     cost=_path_cost,
     check=_check_path,
-    wanted=lambda tried: tried.tuning is not None,
+    wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
     keeps_parts=True,
 )
@@ -256,11 +261,11 @@ class HeldOutPass:
         target_range: Floats | None = None,
     ) -> None:
         self._features, self._threads = read_features(run).on_device(), blas_threads()
-        held_out: list[int | None] = [*run.held_out_folds] or [None]
+        held_out: list[int | None] = [*range(run.spec.n_held_out)] or [None]
         basis = self._features.basis
         self.reading = folded_reading(run, judged, rows_of_block(basis), codes_in_model)
         self._targets = read_targets(run, n_targets)
-        of_folds = [weights_of(run, fold) for fold in held_out]
+        of_folds = list(map(partial(weights_of, run), held_out))
         self._of_folds = [(beside(each.rows, basis), each.intercepts) for each in of_folds]
         shape = min(self.reading.block_rows, stop - start), basis.shape[0]
         self._buffer = self._features.xp.empty(shape)
@@ -317,8 +322,8 @@ class _DrawPass(HeldOutPass):
         counts = np.zeros(n_classes)
         counts[codes] = judged.class_counts
         # Folds are equally large up to chance; a validation dataset has none.
-        counts *= len(run.held_out_folds) / run.n_folds if run.held_out_folds else 1.0
-        self._drawn = DrawnRows.of_counts(counts, seed=run.chosen_params.random_state)
+        counts *= run.spec.n_held_out / run.spec.folds if run.spec.n_held_out else 1.0
+        self._drawn = DrawnRows.of_counts(counts, seed=run.spec.params.random_state)
         self._draws, self._labels = self._drawn.none(), LabelSums.zeros(1, n_classes)
 
     def add(self, block: FoldedBlock) -> None:
@@ -345,7 +350,7 @@ def judge_held_out(
     """Return a finished pass of models over their held-out rows, or over a validation dataset."""
     run, judged = job.run, job.validation or job.dataset
     codes, n_targets = codes_in_training(job.dataset, judged), job.dataset.n_targets
-    layout = PartLayout.of(judged.n_rows, run.params.n_parts)
+    layout = PartLayout.of(judged.n_rows, run.spec.params.n_parts)
     target_range = None
     if run.of_numbers:
         target_range = run_task(job.engine, Dataset.target_range, job.dataset, label=name)
@@ -375,7 +380,7 @@ def _fit(
     labels: LabelSums = read_total(run, reduction, _LABELS)
     write_array(run.group(group), "confusion", labels.confusion[0], "class", "label")
     draw: ScoreDraw = read_total(run, reduction)
-    if 0 < len(run.held_out_folds) < run.n_folds:
+    if 0 < run.spec.n_held_out < run.spec.folds:
         # The weights of the classes among all rows are known; those of few folds vary by chance.
         weight, *of_classes = run.read("moments/target_products")[0]
         shares = np.array(of_classes) / weight
@@ -423,7 +428,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
     kinds = {"": sums_of(read_targets(run, job.dataset.n_targets)), FOLDS: FoldSums}
     reduction = judge_held_out(job, "validation", HeldOutPass, kinds, read_path_weights)
     sums: JudgedSums = read_total(run, reduction)
-    tried, criterion = trials_of(run).ridges, sums.compared[0]
+    tried, criterion = run.spec.ridges, sums.compared[0]
     path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
     place = best_place(path, criterion)
     if place is None:
@@ -475,15 +480,15 @@ def codes_among(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows, scores, n_passes = block_rows(s.r), s.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
-    n_scored, n_read = n_passes * s.n_judged, s.n if s.n_held_out else s.n_judged
-    block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.n_folds * scores * s.r)
+    rows, scores, n_passes = block_rows(s.r), s.spec.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
+    n_scored, n_read = n_passes * s.n_judged, s.n if s.spec.chooses_alpha else s.n_judged
+    block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.spec.n_sums * scores * s.r)
     return StageCost(
         products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * scores,
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
         read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
         held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=n_passes * PartLayout.of(n_read, s.tried.params.n_parts).n_parts,
+        n_tasks=n_passes * PartLayout.of(n_read, s.spec.params.n_parts).n_parts,
     )
 
 
@@ -499,7 +504,7 @@ VALIDATION = Stage(
     cost=_cost,
     check=_check,
     labelled_only=True,
-    wanted=lambda tried: tried.tuning is not None,
+    wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
     leaves=lambda run: (
         () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *DRAWN))

@@ -22,9 +22,11 @@ from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.context import FitContext, trials_of
+from dask_nrbfn.spec import supports_any
+from dask_nrbfn.stages.context import FitContext, FitSizes
+from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
-from dask_nrbfn.stages.stage import FitSizes, Stage, StageCost, StageJob, known
+from dask_nrbfn.stages.stage import Stage, StageJob, known
 from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
@@ -43,7 +45,7 @@ def _prune(job: StageJob) -> dict[str, Any]:
 
 def _choose(run: Run) -> dict[str, Any]:
     system = full_system(run, read_moments(run))
-    path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
+    path = choose_kept(system, run.spec.params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")
     write_array(group, "places", path.chosen, "kept")
@@ -55,7 +57,7 @@ def full_system(
     run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
 ) -> RidgeSystem:
     """Return the ridge system of all basis rows of a run, with the penalty of its network."""
-    system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
+    system, ridge = read_system(run, moments), Ridge.in_params(run.spec.params)
     return penalized_system(run, system, ridge, features=features)
 
 
@@ -73,14 +75,14 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
 
 def read_places(run: Run) -> NDArray[np.int64] | None:
     """Return the places of the basis rows that the fitted model keeps, ascending; None: all."""
-    return None if run.chosen_params.prune is None else np.sort(run.read("prune/places"))
+    return None if run.spec.params.prune is None else np.sort(run.read("prune/places"))
 
 
 def _check_prune(context: FitContext) -> None:
     """Raise ParameterError if the basis cannot be pruned to this size."""
-    params = context.params
+    params = context.spec.params
     assert params.prune is not None
-    if context.tuning is not None:
+    if context.spec.tunes:
         raise ParameterError(
             f"`prune` is {params.prune}, but a tuning compares networks with all basis rows.",
             "Tune without `prune`, then fit with `prune` and the chosen parameters.",
@@ -105,7 +107,7 @@ PRUNE = Stage(
         held_bytes=s.held(s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept), reads=False),
     ),
     check=_check_prune,
-    wanted=lambda tried: tried.params.prune is not None,
+    wanted=lambda spec: spec.params.prune is not None,
     grows_with_basis=True,
     leaves=lambda run: ("prune/places", "prune/unexplained"),
 )
@@ -134,21 +136,21 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
 
 
 def _solve(run: Run) -> dict[str, Any]:
-    chosen, moments = Ridge.in_params(run.chosen_params), read_moments(run)
-    solves, alpha = run.tuning is None or run.chooses_alpha, chosen.alpha
-    system = full_system(run, moments.on_device() if solves else moments).at(read_places(run))
-    if solves:
-        larger = [] if run.tuning is None else [a for a in run.tuning.alphas if a > alpha]
-        alpha, solution = _solve_first(system, [alpha, *sorted(larger)])
-    else:
-        place = trials_of(run).ridges.index(chosen)
+    chosen, moments = Ridge.in_params(run.spec.params), read_moments(run)
+    alpha, spec = chosen.alpha, run.spec
+    system = full_system(run, moments if spec.tunes else moments.on_device()).at(read_places(run))
+    if spec.tunes:
+        place = spec.ridges.index(chosen)
         condition = PATH.recorded(run).path[place]["reciprocal_condition"]
         solution = RidgeSolution(read_path_weights(run, None).weights[place], condition)
+    else:
+        larger = sorted(each for each in spec.alphas if each > alpha)
+        alpha, solution = _solve_first(system, [alpha, *larger])
     network = describe_network(run, system, solution, alpha=alpha)
     write_array(run.group("weights"), "values", network.weights, "target", "basis")
     if network.intercept is not None:
         write_array(run.group("weights"), "intercept", network.intercept, "target")
-    return network.record | ({"chosen": {"alpha": alpha}} if run.chooses_alpha else {})
+    return network.record | ({"chosen": {"alpha": alpha}} if spec.chooses_alpha else {})
 
 
 def _solve_first(system: RidgeSystem, alphas: list[float]) -> tuple[float, RidgeSolution]:
@@ -189,19 +191,24 @@ def describe_network(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    terms = s.penalty_axes or any(s.tried.localities) or s.n_components
+    terms = s.spec.n_penalty_axes or any(s.spec.localities) or s.n_components
     in_place = s.n_kept == s.r and not terms
+    of_path = 8 * s.spec.n_ridges * s.q * s.r if s.spec.is_judged else 0
     solving = solve_bytes(s.r, s.q, in_place=True) if in_place else s.solve_bytes
     return StageCost(
-        systems={} if s.n_ridges and not s.n_held_out else {s.n_kept: 1},
-        held_bytes=s.held(solving + 2 * 8 * s.n_ridges * s.q * s.r, reads=False),
+        systems={} if s.spec.tunes else {s.n_kept: 1},
+        held_bytes=s.held(solving + 2 * of_path, reads=False),
     )
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if the penalty does not support the features or the basis."""
-    if context.tuning is None:
-        check_penalty(context.params)
+    """Raise ParameterError if a penalty does not support any tried features and basis."""
+    spec = context.spec
+    for name in spec.penalties:
+        if not supports_any(name, spec.features, spec.bases):
+            named = "penalty" if spec.penalties == (spec.params.penalty,) else "penalties"
+            own = {"features": spec.features[-1], "basis": spec.bases[-1]}
+            check_penalty(spec.params.with_checked(penalty=name, **own), named=named)
 
 
 WEIGHTS = Stage(

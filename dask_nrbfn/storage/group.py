@@ -137,7 +137,8 @@ async def write_group(place: StorePath, attributes: Mapping[str, Any]) -> None:
 
 
 def _sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    content = dict(attributes)
+    content.pop("checksum", None)
     return {**content, "checksum": checksum(content)}
 
 

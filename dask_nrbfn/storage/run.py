@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Self
 
 import numpy as np
@@ -27,8 +27,9 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.numeric.rows import Rows
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
@@ -83,10 +84,8 @@ class Run:
     location : Location
     run_id : str
         Unique, also among later runs at the same location.
-    params : FitParams
-        The parameters that the run was begun with; see `chosen_params`.
-    tuning : TuneParams or None
-        Parameters of a tuning; None: no tuning.
+    begun : Spec
+        What the run was begun to do; see `spec`.
     fingerprint, n_rows : str, int
         Fingerprint and number of rows of the dataset of the fit.
     layout : PartLayout
@@ -97,8 +96,7 @@ class Run:
 
     location: Location
     run_id: str
-    params: FitParams
-    tuning: TuneParams | None
+    begun: Spec
     fingerprint: str
     n_rows: int
     layout: PartLayout
@@ -113,28 +111,24 @@ class Run:
         cls,
         location: Location,
         dataset: Dataset,
-        params: FitParams,
+        spec: Spec,
         environment: Mapping[str, Any],
-        tuning: TuneParams | None = None,
         *,
         n_workers: int = 1,
         gpu: bool = False,
-        embeds: bool = False,
     ) -> Self:
         """Open the run at `location`, or begin it; an old run must be of the same fit."""
         location = normalize(location)
         if exists(location):
             run = cls.open(location)
-            run._check_same(dataset, params, tuning, embeds)
+            run._check_same(dataset, spec)
             return run
         where: dict[str, Any] = {"n_workers": n_workers, "gpu": gpu}
-        layout = PartLayout.of(dataset.n_rows, params.n_parts, **where)
-        labelled = PartLayout.of(dataset.of_labelled().n_rows, params.n_parts, **where)
+        layout = PartLayout.of(dataset.n_rows, spec.params.n_parts, **where)
+        labelled = PartLayout.of(dataset.of_labelled().n_rows, spec.params.n_parts, **where)
         attributes = {
             "run_id": uuid.uuid4().hex,
-            "params": params.to_dict(),
-            "tuning": None if tuning is None else tuning.to_dict(),
-            "embeds": embeds,
+            "spec": spec.to_dict(),
             "dataset": str(dataset.location),
             "fingerprint": dataset.fingerprint,
             "members": [member_of(dataset)],
@@ -164,40 +158,28 @@ class Run:
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
-        tuning, sizes = attributes["tuning"], ("n_rows", "part_rows", "chunk_rows")
+        sizes = ("n_rows", "part_rows", "chunk_rows")
         return cls(
             location,
-            params=FitParams(**attributes["params"]),
-            tuning=None if tuning is None else TuneParams(**tuning),
+            begun=Spec.from_dict(attributes["spec"]),
             layout=PartLayout(*(attributes[name] for name in sizes)),
             attributes=attributes,
             stored=stored,
             **{name: attributes[name] for name in ("run_id", "fingerprint", "n_rows")},
         )
 
-    def _check_same(
-        self, dataset: Dataset, params: FitParams, tuning: TuneParams | None, embeds: bool
-    ) -> None:
+    def _check_same(self, dataset: Dataset, spec: Spec) -> None:
         if (dataset.fingerprint, dataset.n_rows) != (self.fingerprint, self.n_rows):
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give the dataset that the run was begun from, or another path for a new run.",
             )
-        tunes = tuning is not None and tuning.n_held_out is None
-        if (self.begun_by == "tune", self.embeds) != (tunes, embeds):
+        if spec.mode != self.begun.mode:
             raise RunMismatchError(
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish the run with {self.begun_by}, or give another path for a new run.",
             )
-        old, new = (
-            each.to_dict() | (further.to_dict() if further and self.tuning and tuning else {})
-            for each, further in ((self.params, self.tuning), (params, tuning))
-        )
-        new["n_parts"] = new["n_parts"] or old["n_parts"]
-        changed = [
-            f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
-        ]
-        if changed:
+        if changed := self.begun.changes(spec):
             raise RunMismatchError(
                 f"the run {self.location} was begun with {', '.join(changed)}.",
                 "Give the same parameters to finish the run, or another path for a new run.",
@@ -219,62 +201,22 @@ class Run:
     @property
     def embeds(self) -> bool:
         """Whether the run is an embedding, which projects rows and learns no targets."""
-        return bool(self.attributes["embeds"])
+        return self.begun.mode == "embed"
 
     @property
     def begun_by(self) -> str:
         """The command that began the run."""
-        tunes = self.tuning is not None and not self.chooses_alpha
-        return "embed" if self.embeds else "tune" if tunes else "fit"
+        return self.begun.mode
 
-    @property
-    def chooses_alpha(self) -> bool:
-        """Whether a fit chooses only alpha on held-out rows."""
-        return self.tuning is not None and self.tuning.n_held_out is not None
-
-    @property
-    def _chosen(self) -> dict[str, Any]:
-        """The parameters that the finished stages of a tuning have chosen."""
-        chosen: dict[str, Any] = {}
-        if self.tuning is not None:
-            for record in self.stages.values():
-                chosen |= record.get("chosen", {})
-        return chosen
+    @cached_property
+    def spec(self) -> Spec:
+        """What the fit is after its finished stages, without what these have chosen."""
+        return reduce(Spec.narrowed, self.stages.values(), self.begun)
 
     @property
     def chosen_params(self) -> FitParams:
-        """`params` with the values that the tuning has chosen so far."""
-        chosen = self._chosen
-        # A copy is checked again.
-        return replace(self.params, **chosen) if chosen else self.params
-
-    @property
-    def remaining_tuning(self) -> TuneParams | None:
-        """`tuning` without the settled choices: scales, bases, penalties and most alphas."""
-        chosen = self._chosen
-        if self.tuning is None or not chosen:
-            return self.tuning
-        settled = {"scales": "scale", "bases": "basis"}
-        done: dict[str, Any] = {name: None for name, each in settled.items() if each in chosen}
-        for record in self.stages.values():
-            done |= record.get("narrowed", {})
-        return replace(self.tuning, **done)
-
-    @property
-    def n_folds(self) -> int:
-        """Number of cross-validation folds."""
-        return 1 if self.tuning is None else self.tuning.n_folds
-
-    @property
-    def n_sums(self) -> int:
-        """Number of sums of moments: one of each held-out fold, one of all other folds."""
-        return min(self.n_folds, len(self.held_out_folds) + 1)
-
-    @property
-    def held_out_folds(self) -> list[int]:
-        """The held-out folds; none if there is a validation dataset."""
-        held_out = None if self.tuning is None else self.tuning.n_held_out
-        return list(range(held_out or self.n_folds)) if self.n_folds > 1 else []
+        """The parameters, with the values that finished stages have chosen."""
+        return self.spec.params
 
     @property
     def versions(self) -> list[dict[str, Any]]:
@@ -374,6 +316,8 @@ class Run:
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, changed)
         self.attributes.update(changed)
+        # Another stage may have chosen.
+        vars(self).pop("spec", None)
 
     def copy_fit(self, location: Location, stages: Iterable[str]) -> None:
         """Begin a run with the model and some stages of this fit, without later versions."""
@@ -439,7 +383,7 @@ class Run:
             places = (self.stored.store_path / name / "zarr.json" for name in names)
             return await asyncio.gather(*(place.get() for place in places))
 
-        return [self._attempt(*each) for each in zip(names, run_in_zarr(read()), strict=True)]
+        return list(map(self._attempt, names, run_in_zarr(read())))
 
     def _attempt(self, name: str, content: Buffer | None) -> dict[str, Any] | None:
         try:

@@ -67,7 +67,8 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
-    tuning, given = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").params
+    tuning = Run.open(tmp_path / "run").begun
+    given = tuning.params
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
     assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
     assert (tuning.effort, tuning.scales, tuning.bases) == ("thorough", ("standard",), ("random",))

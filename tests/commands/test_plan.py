@@ -13,7 +13,7 @@ from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, r
 from dask_nrbfn.engine import EngineOptions, InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.context import Rates
+from dask_nrbfn.stages.cost import Rates
 from tests.cli.program import refuse, run, succeed
 from tests.tables import spirals, write_table
 

@@ -155,7 +155,7 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning)
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())
-    assert refreshed.tuning == run.tuning
+    assert refreshed.begun == run.begun
     assert Model.load(refreshed.location).calibration.biases is not None
 
 
@@ -164,7 +164,7 @@ def test_refresh_run__fits_what_a_validation_dataset_chose(tmp_path, rows):
     options = {"validation": rows[1]}
     run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning, **options)
     refreshed = refresh_run(run.location, [], InlineEngine())
-    assert refreshed.params == run.chosen_params != run.params
+    assert refreshed.begun.params == run.chosen_params != run.begun.params
 
 
 def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, rows):

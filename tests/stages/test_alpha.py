@@ -11,14 +11,14 @@ from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import context
+from dask_nrbfn.stages import resolve
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.stages.weights import _solve_first
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import refuse, succeed
 from tests.numeric.systems import system_of
-from tests.stages.fits import ENGINE, fit_table, overlapping, write
+from tests.stages.fits import fit_table, overlapping, write
 from tests.tables import spirals, write_table
 
 PLAIN = FitParams(basis="random", basis_size=40, features="plain", width_factor=0.3)
@@ -26,7 +26,7 @@ PLAIN = FitParams(basis="random", basis_size=40, features="plain", width_factor=
 
 @pytest.mark.parametrize(("judged_rows", "n_held_out"), [(10_000, 5), (100, 2)])
 def test_chosen__is_best_of_a_recomputation(monkeypatch, judged_rows, n_held_out):
-    monkeypatch.setattr(context, "_JUDGED_ROWS", judged_rows)
+    monkeypatch.setattr(resolve, "_JUDGED_ROWS", judged_rows)
     X, y = overlapping(300, 0.4)
     run = fit_table(X, y, PLAIN, chunk_rows=37)
     folds, rows = folds_of_rows(0, 300, n_folds=5, seed=0), run.read("basis/rows")
@@ -46,7 +46,7 @@ def test_chosen__is_best_of_a_recomputation(monkeypatch, judged_rows, n_held_out
 
 
 def test_chosen__held_out_rows_that_fit_are_all_drawn_and_weigh_as_their_classes(monkeypatch):
-    monkeypatch.setattr(context, "_JUDGED_ROWS", 100)
+    monkeypatch.setattr(resolve, "_JUDGED_ROWS", 100)
     # Room for 60 rows of a class: for all that are held out, not for all rows.
     monkeypatch.setitem(DrawnRows.of_counts.__func__.__kwdefaults__, "most_scores", 9 * 60)
     X, y = overlapping(300, 0.4)
@@ -67,8 +67,8 @@ def test_chosen__held_out_rows_that_fit_are_all_drawn_and_weigh_as_their_classes
 def test_auto__is_the_alpha_of_the_paper_where_none_is_chosen(options):
     dataset = write(*spirals(options.pop("n_rows", 90)))
     embeds = {"embeds": options.pop("embeds", False)}
-    resolved = context.FitContext.resolve(dataset, replace(PLAIN, **options), ENGINE, **embeds)
-    assert (resolved.params.alpha, resolved.tuning) == (1e-13, None)
+    spec = resolve.resolve(dataset, replace(PLAIN, **options), **embeds)
+    assert (spec.params.alpha, spec.is_judged) == (1e-13, False)
 
 
 def test_singular__a_larger_alpha_is_taken():
@@ -82,7 +82,7 @@ def test_cli__auto_is_the_default_and_stays_after_a_refresh(tmp_path):
     first = json.loads(succeed(*command, "--json"))
     assert json.loads(succeed(*command, "--alpha", "auto", "--json"))["alpha"] == first["alpha"]
     succeed("refresh", tmp_path / "run", "--workers", 0)
-    assert Run.open(tmp_path / "run").params.alpha == "auto"
+    assert Run.open(tmp_path / "run").begun.params.alpha == "auto"
     assert f"alpha=auto (now {first['alpha']})" in refuse(*command, "--alpha", first["alpha"])[0]
 
 

@@ -14,8 +14,9 @@ from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages import context
-from dask_nrbfn.stages.cells import ALPHAS, CELLS, FITS, cell_bytes, read_tree
+from dask_nrbfn.stages import resolve
+from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
+from dask_nrbfn.stages.resolve import CELL_ALPHAS
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
 from tests.tables import spirals, surfaces
@@ -131,8 +132,8 @@ def test_cells__are_compared_on_the_same_rows():
 
 @pytest.mark.slow
 def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
-    monkeypatch.setattr(context, "_BASIS_ROWS", 20)
-    monkeypatch.setattr(context, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(resolve, "_BASIS_ROWS", 20)
+    monkeypatch.setattr(resolve, "_LEAST_ROWS", 100)
     normal = replace(TUNING, effort="normal", kernels=("gaussian",), scales=("none",))
     X, y = steps(600)
     params = FitParams(basis="random", features="plain")
@@ -206,7 +207,7 @@ def test_cells__a_given_alpha_is_the_alpha_of_every_cell():
         assert run.read("cells/alphas").tolist() == [alpha] * 2
         assert Model.load(run.location).params.alpha == alpha
     chosen = fit_table(X, y, replace(PARAMS, cells=2))
-    assert set(chosen.read("cells/alphas")) <= {*ALPHAS}
+    assert set(chosen.read("cells/alphas")) <= {*CELL_ALPHAS}
     assert Model.load(chosen.location).params.alpha == "auto"
     # All activations are nearly 1.
     with pytest.raises(IllConditionedError, match="singular at alpha=0"):

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
-from dask_nrbfn.fit import planned, stages_in
+from dask_nrbfn.fit import planned, stages_of
 from dask_nrbfn.neighbors import plan
 from dask_nrbfn.neighbors.exact import SPARE, buffer_bytes
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE
@@ -27,7 +27,8 @@ from dask_nrbfn.numeric.threads import beside_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import bases, cells, columns, moments, search
 from dask_nrbfn.stages.bases import MOST_SCORED
-from dask_nrbfn.stages.context import Clock, FitContext, Rates, StageCost, expected_s
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
 from tests.tables import spirals, write_table
 
@@ -59,7 +60,7 @@ def costs(dataset, params, tuning=None, **options):
     """Return the costs of the stages of a fit by name."""
     context = FitContext.resolve(dataset, params, ENGINE, tuning, **options)
     context = planned(context)
-    return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
+    return {stage.name: stage.cost_in(context) for stage in stages_of(context.spec)}
 
 
 def floats(*shapes):
@@ -179,7 +180,7 @@ def test_neighbors__in_partitions(table):
     params = replace(GIVEN, neighbors="approximate", n_partitions=n_partitions, overlap=overlap)
     cost, entries = costs(table, params)["neighbors"], N * overlap
     context = planned(FitContext.resolve(table, params, ENGINE))
-    searched = bases.searched_in(table, context.params)
+    searched = bases.searched_in(table, context.spec.params)
     largest = math.ceil(MAX_IMBALANCE * entries / n_partitions)
     search = searched.search_bytes(largest, "approximate") + 16 * largest
     search += buffer_bytes(width, NEIGHBORS, threads=2)

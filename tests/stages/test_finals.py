@@ -9,11 +9,9 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.spec import Combination, Spec
 from dask_nrbfn.stages import search
-from dask_nrbfn.stages.context import (
-    Combination,
-    Trials,
-)
+from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -124,8 +122,9 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     ],
 )
 def test_size__is_chosen_unless_it_is_said(changes, chosen):
-    assert Trials.of(replace(PARAMS, **changes), QUICK).chooses_size == chosen
-    assert not Trials.of(replace(PARAMS, **changes), None).chooses_size
+    params = replace(PARAMS, **changes)
+    assert resolve_tuning(params, QUICK).chooses_size == chosen
+    assert not Spec.of(params).chooses_size
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages import columns
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
 from dask_nrbfn.stages.stage import StageJob
@@ -79,7 +80,7 @@ def test_metric__equal_weights_where_no_others_do_better():
 def test_metric__equal_weights_where_nothing_can_be_learned(X):
     y = np.arange(len(X)) % 2
     table = write_table(MemoryStore(), X, y)
-    run = Run.start(MemoryStore(), table, PARAMS, {})
+    run = Run.start(MemoryStore(), table, Spec.of(PARAMS), {})
     for stage in (COLUMNS, METRIC):
         record = stage.compute(StageJob(run, table, ENGINE))
         run.record(stages=run.stages | {stage.name: record})

@@ -143,10 +143,13 @@ def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
         np.testing.assert_allclose(P, odds / odds.sum(axis=1, keepdims=True), rtol=1e-12)
 
 
-@pytest.mark.parametrize("tuning", [None, TuneParams()])
-def test_fit__refuses_numbers(tuning):
-    params, message = replace(PARAMS, loss="hinge"), "loss is hinge, but the targets are numbers"
-    assert_refused(*surfaces(100), params, message, tuning=tuning)
+@pytest.mark.parametrize(
+    ("changes", "tuning", "name"),
+    [({"loss": "hinge"}, None, "loss"), ({}, TuneParams(losses=("hinge",)), "losses")],
+)
+def test_fit__refuses_numbers(changes, tuning, name):
+    message = f"^{name} is hinge, but the targets are numbers"
+    assert_refused(*surfaces(100), replace(PARAMS, **changes), message, tuning=tuning)
 
 
 DRAWN = FitParams(basis="random", basis_size=20, n_parts=2)
@@ -167,7 +170,7 @@ def tune(X, y, tuning=TUNING, params=DRAWN, **options):
 def naive_scores(run, X, y, n_passes, row_weights):
     """Return the scores of every row by the weights of the other folds, pass after pass."""
     features, rows = read_features(run), run.read("basis/rows")
-    n_folds, loss = run.n_folds, loss_named("logistic")
+    n_folds, loss = run.spec.n_folds, loss_named("logistic")
     folds = folds_of_rows(0, len(y), n_folds=n_folds, seed=0)
     Phi, signed = features.activations(X), 2.0 * np.eye(3)[y] - 1.0
     scores = np.empty((n_passes, *signed.shape))

@@ -14,10 +14,11 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.spec import ALPHAS_NEXT, TUNES, Spec
 from dask_nrbfn.stages import search
 from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import METRIC
-from dask_nrbfn.stages.context import ALPHAS_NEXT, Trials, n_judged_folds, resolve_tuning
+from dask_nrbfn.stages.resolve import n_judged_folds, resolve_tuning
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
@@ -36,16 +37,22 @@ def tune(X, y, params=SIZED, tuning=QUICK, **options):
 
 def meant(params, effort, *, numbers=False, **given):
     tuning = TuneParams(effort=effort, **given)
-    return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, numbers=numbers)
+    targets = "numbers" if numbers else "classes"
+    return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, targets=targets)
 
 
 def test_effort__quick_tries_two_kinds_of_distances_and_columns_of_equal_variance():
-    tuning = TuneParams(effort="quick", kernels=("gaussian", "laplace-l1"))
-    assert meant(SIZED, "quick") == replace(tuning, scales=("none", "standard", "learned"))
-    mixed = replace(SIZED, scale="standard", kernel="matern32")
-    assert meant(mixed, "quick") == TuneParams(effort="quick", scales=("standard", "learned"))
-    widths = TuneParams(effort="quick", width_factors=(0.5,))
-    assert meant(SIZED, "quick", width_factors=(0.5,)) == widths
+    quick, only = meant(SIZED, "quick"), meant(SIZED, "quick", width_factors=(0.5,))
+    assert quick == only.trying(
+        kernels=("gaussian", "laplace-l1"),
+        scales=("none", "standard", "learned"),
+        width_factors=(),
+    )
+    mixed = meant(replace(SIZED, scale="standard", kernel="matern32"), "quick")
+    assert (mixed.scales, mixed.kernels) == (("standard", "learned"), ("matern32",))
+    assert only.trying(features=("normalized",), alphas=(1e-13,)) == Spec.of(
+        only.params, mode="tune", n_held_out=5, effort="quick"
+    ).trying(width_factors=(0.5,))
 
 
 def test_effort__is_about_what_is_not_given():
@@ -56,7 +63,7 @@ def test_effort__is_about_what_is_not_given():
     assert meant(SIZED, "normal").scales == ("none", "standard", "learned")
     assert meant(replace(SIZED, scale="standard"), "normal").scales == ("standard", "learned")
     given = {"kernels": ("matern32",), "scales": ("unit",), "losses": ("squared",)}
-    assert vars(tuning) | given == vars(meant(SIZED, "thorough", **given))
+    assert tuning.trying(**given) == meant(SIZED, "thorough", **given)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,8 @@ def test_effort__is_about_what_is_not_given():
     ],
 )
 def test_effort__leaves_what_the_fit_says(changes, name):
-    assert getattr(meant(replace(SIZED, **changes), "thorough"), name) is None
+    spec = meant(replace(SIZED, **changes), "thorough")
+    assert getattr(spec, name) == (getattr(spec.params, TUNES[name]),)
 
 
 def test_effort__penalties_are_for_some_combination():
@@ -92,7 +100,7 @@ def test_bases__need_a_size():
 def test_bases__those_that_are_tried_say_what_is_needed():
     X, y = spirals(30)
     tuning = replace(QUICK, bases=("random", "kmeans"))
-    assert not Trials.of(SIZED, tuning).by_confidence
+    assert not resolve_tuning(SIZED, tuning).by_confidence
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
@@ -189,7 +197,7 @@ def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_b
     tried = [(each["penalty"], each["alpha"]) for each in run.stages["validation"]["path"]]
     beside = alphas[max(near - ALPHAS_NEXT, 0) : near + ALPHAS_NEXT + 1]
     assert tried == [(best["penalty"], alpha) for alpha in beside]
-    assert run.tuning.alphas == alphas
+    assert run.begun.alphas == alphas
 
 
 def test_search__refines_the_width_of_the_best():

@@ -16,7 +16,8 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import planned, stage_costs
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.context import FitContext, resolve_tuning
+from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 
@@ -103,7 +104,7 @@ def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
 def test_tune__tries_no_learned_weights():
     params = FitParams(basis_size=20).resolve_auto(numbers=False)
     for sparse_rows in (False, True):
-        scales = resolve_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
+        scales = resolve_tuning(params, TuneParams(), sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
 
 

@@ -192,7 +192,7 @@ def test_validation_dataset__equals_a_recomputation():
     X, y = spirals(160)
     X_new, y_new = spirals(70, seed=1)
     run = judged_by(X, y, X_new, y_new, replace(PARAMS, n_parts=3), chunk_rows=33)
-    assert run.n_folds == 1
+    assert run.spec.n_folds == 1
     assert run.stages["validation"]["n_rows"] == 70
     basis = run.read("basis/values")
     rows, codes = np.concatenate([X, X_new]), np.concatenate([y, y_new])

@@ -15,6 +15,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import FORMAT_VERSION, open_group
@@ -50,7 +51,7 @@ def text_dataset(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     dataset = write_dataset(tmp_path / "data", table(7), LABELS["integer"])
-    run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=2), {})
+    run = Run.start(tmp_path / "run", dataset, Spec.of(FitParams(n_parts=2)), {})
     run.require_row_array("neighbors/distances", np.float64, 2)
     for start, stop in run.layout.spans:
         run.write_rows("neighbors/distances", start, table(stop - start, 2, seed=start))

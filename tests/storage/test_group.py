@@ -16,6 +16,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -116,7 +117,7 @@ def test_replacing_group__not_inside_a_group(place, overwrite):
     for inner in places:
         for write in (
             lambda inner: write_over(inner, overwrite=overwrite),
-            lambda inner: Run.start(inner, dataset, FitParams(), {}),
+            lambda inner: Run.start(inner, dataset, Spec.of(FitParams()), {}),
         ):
             with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
                 write(inner)

@@ -15,6 +15,7 @@ from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import make_model, table, text, write_dataset
@@ -62,7 +63,9 @@ def test_model__round_trip(tmp_path, kind):
 
 
 def test_model__inside_a_run(tmp_path):
-    run = Run.start(tmp_path / "run", write_dataset(MemoryStore(), table(5)), FitParams(), {})
+    run = Run.start(
+        tmp_path / "run", write_dataset(MemoryStore(), table(5)), Spec.of(FitParams()), {}
+    )
     with pytest.raises(DamagedDataError, match="has no model yet"):
         Model.load(tmp_path / "run")
     run.group("model")

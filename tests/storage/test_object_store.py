@@ -33,6 +33,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, locked_run, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation, file_system, join
@@ -130,7 +131,7 @@ def test_object_store__a_run_is_updated_merged_and_refreshed(place, tmp_path):
 def test_remote_location__tells_no_secret(bucket):
     data, run = join(bucket, "data"), join(bucket, "run")
     dataset = write_dataset(data, table(9), np.arange(9) % 2)
-    Run.start(run, dataset, FitParams(), {})
+    Run.start(run, dataset, Spec.of(FitParams()), {})
     with pytest.raises(NRBFNError) as caught:
         Dataset.open(run)
     shown = [str(run), repr(run), repr(dataset), str(caught.value), repr(dataset.X)]

@@ -10,6 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows, narrow_block_rows
 from dask_nrbfn.storage.run import VERSIONS, Run
 from tests.storage.written import table, write_dataset
@@ -31,8 +32,8 @@ def place(request, tmp_path):
 
 def test_start__records_and_opens_again(place, dataset):
     params = FitParams(alpha=1e-9, random_state=np.int64(7))
-    run = Run.start(place, dataset, params, {"threads": 2})
-    for again in (Run.open(place), Run.start(place, dataset, params, {"threads": 3})):
+    run = Run.start(place, dataset, Spec.of(params), {"threads": 2})
+    for again in (Run.open(place), Run.start(place, dataset, Spec.of(params), {"threads": 3})):
         for field in dataclasses.fields(Run):
             assert getattr(again, field.name) == getattr(run, field.name)
     assert run.chosen_params == params
@@ -45,19 +46,19 @@ def test_start__records_and_opens_again(place, dataset):
 
 def test_start__the_same_rows_elsewhere_are_the_same_dataset(tmp_path, dataset):
     place = MemoryStore()
-    run_id = Run.start(place, dataset, FitParams(), {}).run_id
+    run_id = Run.start(place, dataset, Spec.of(FitParams()), {}).run_id
     copy = write_dataset(tmp_path / "copy", table(10), np.arange(10) % 3)
-    assert Run.start(place, copy, FitParams(), {}).run_id == run_id
+    assert Run.start(place, copy, Spec.of(FitParams()), {}).run_id == run_id
 
 
 def test_start__something_else_is_there(tmp_path, dataset):
     write_dataset(tmp_path / "data", table(5))
     with pytest.raises(DamagedDataError, match=r"is a dask_nrbfn\.dataset, not a dask_nrbfn\.run"):
-        Run.start(tmp_path / "data", dataset, FitParams(), {})
+        Run.start(tmp_path / "data", dataset, Spec.of(FitParams()), {})
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "one.txt").write_text("mine")
     with pytest.raises((DamagedDataError, MissingDataError), match="notes"):
-        Run.start(tmp_path / "notes", dataset, FitParams(), {})
+        Run.start(tmp_path / "notes", dataset, Spec.of(FitParams()), {})
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["one.txt"]
 
 
@@ -92,7 +93,7 @@ def finished(run, stage):
 
 
 def test_part__complete_or_absent(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     assert finished(run, "moments") == {}
     values = table(4)
     run.write_part("moments", 2, {"seconds": 1.5}, {"gram": values, "counts": np.arange(3)})
@@ -105,7 +106,7 @@ def test_part__complete_or_absent(place, dataset):
 
 
 def test_part__arrays_without_a_record_do_not_count(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
     unfinished = run.group("moments/parts/1")
     array = unfinished.create_array("gram", shape=(2,), dtype="f8")
@@ -117,7 +118,7 @@ def test_part__arrays_without_a_record_do_not_count(place, dataset):
 
 
 def test_require_row_array__keeps_what_is_written(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     expected = np.arange(20).reshape(10, 2)
     run.require_row_array("neighbors/indices", np.int64, 2)
     for start, stop in run.layout.spans[:2]:
@@ -130,7 +131,7 @@ def test_require_row_array__keeps_what_is_written(place, dataset):
 
 
 def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=2), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=2)), {})
     run.require_row_array("confidence/values", np.float64)
     run.write_rows("confidence/values", 0, np.ones(5))
     with pytest.raises(DamagedResultError, match="confidence/values/c/1"):
@@ -138,7 +139,7 @@ def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
 
 
 def test_decide__the_first_decision_stays(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
+    run = Run.start(place, dataset, Spec.of(FitParams()), {})
     assert run.decisions == {}
     assert run.decide("neighbors", {"method": "exact"}) == {"method": "exact"}
     assert run.decide("neighbors", {"method": "approximate"}) == {"method": "exact"}
@@ -147,7 +148,7 @@ def test_decide__the_first_decision_stays(place, dataset):
 
 
 def test_part__damage_names_stage_and_part(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     run.write_part("moments", 1, {}, {"gram": table(3)})
     with pytest.raises(DamagedResultError) as caught:
         run.read_part("moments", 1, "cross")
@@ -158,7 +159,7 @@ def test_part__damage_names_stage_and_part(place, dataset):
 
 
 def test_forget__a_part_and_the_stage(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     for index in range(3):
         run.write_part("neighbors", index, {"index": index})
     for stage in ("columns", "neighbors"):
@@ -175,7 +176,7 @@ def test_forget__a_part_and_the_stage(place, dataset):
 
 
 def test_forget__a_part_and_the_sums_that_hold_it(place, dataset):
-    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run = Run.start(place, dataset, Spec.of(FitParams(n_parts=3)), {})
     for parts in (range(4), range(4, 5), range(5, 6), range(12, 16)):
         run.write_part("moments", parts, {}, {"gram": table(2)})
     assert set(run.finished_parts("moments")) == {
@@ -191,7 +192,7 @@ def test_forget__a_part_and_the_sums_that_hold_it(place, dataset):
 
 def test_part__two_attempts_at_the_same_time(place, dataset):
     # The record that is written last names the arrays that belong to it.
-    run = Run.start(place, dataset, FitParams(), {})
+    run = Run.start(place, dataset, Spec.of(FitParams()), {})
     run.write_part("moments", 0, {"of": 1}, {"gram": table(3), "cross": table(2)})
     run.write_part("moments", 0, {"of": 2}, {"gram": table(4, seed=1)})
     assert run.part_record("moments", 0) == {"of": 2}
@@ -201,7 +202,7 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
 
 
 def test_finish_version__is_on_the_disk_before_it_is_recorded(tmp_path, dataset, monkeypatch):
-    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    run = Run.start(tmp_path / "run", dataset, Spec.of(FitParams()), {})
     for name in ("sums-1", f"{VERSIONS}/1"):
         run.write_part(name, 0, {}, {"gram": table(3)})
     flushed = set()
@@ -221,7 +222,7 @@ def test_finish_version__is_on_the_disk_before_it_is_recorded(tmp_path, dataset,
 
 
 def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
-    run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=3), {})
+    run = Run.start(tmp_path / "run", dataset, Spec.of(FitParams(n_parts=3)), {})
     run.write_part("width", 0, {"seconds": 0.5}, {"numbers": table(2)})
     path = tmp_path / "run/width/parts/0/zarr.json"
     content = path.read_bytes()
@@ -236,7 +237,7 @@ def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
 
 @pytest.mark.parametrize(("n_rows", "width"), [(0, 3), (6, 0), (13, 3)])
 def test_part__read_in_slices(place, dataset, n_rows, width):
-    run = Run.start(place, dataset, FitParams(), {})
+    run = Run.start(place, dataset, Spec.of(FitParams()), {})
     values = table(n_rows, width)
     run.write_part("candidates", 0, {}, {"rows": values}, slice_rows=5)
     for start in range(n_rows + 1):

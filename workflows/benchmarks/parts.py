@@ -20,6 +20,7 @@ from dask_nrbfn import Dataset, FitParams, Run, connect, ingest_arrays
 from dask_nrbfn.engine import Engine, InlineEngine
 from dask_nrbfn.numeric.moments import Moments, packed_size
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.weighting import Reading, RowWeights
 
@@ -75,7 +76,9 @@ def show_all(options: argparse.Namespace, engine: Engine, scratch: str) -> None:
     for n_parts in options.n_parts:
         rows = np.arange(2.0 * n_parts)[:, None]
         dataset = ingest_arrays(rows, np.arange(2 * n_parts) % 2, f"{scratch}/data-{n_parts}")
-        run = Run.start(f"{scratch}/run-{n_parts}", dataset, FitParams(n_parts=n_parts), {})
+        run = Run.start(
+            f"{scratch}/run-{n_parts}", dataset, Spec.of(FitParams(n_parts=n_parts)), {}
+        )
         context = (options.basis_size,)
         reduction = Reduction("sums", GivenMoments, {"": Moments}, run.layout, context)
         start = time.perf_counter()

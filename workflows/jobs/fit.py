@@ -31,8 +31,9 @@ def check_refreshed(run: Run, settings: Settings) -> None:
     schema = Schema.of_record(run.attributes["schema"])
     kind = {"numbers": run.of_numbers, "mixed": schema is not None and not schema.is_plain}
     asked = settings.fit.resolve_auto(**kind, n_rows=run.of_labelled().n_rows)
-    alpha = run.params.alpha if asked.alpha == "auto" else asked.alpha
-    if run.params != replace(asked, alpha=alpha):
+    begun = run.begun.params
+    alpha = begun.alpha if asked.alpha == "auto" else asked.alpha
+    if begun != replace(asked, alpha=alpha):
         raise RunMismatchError(
             f"the run {run.location} was refreshed with other parameters than [fit] has.",
             "Give the same parameters, or another directory for a new run.",
