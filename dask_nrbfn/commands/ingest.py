@@ -163,7 +163,7 @@ def ingest_file(
     options = dict(locals())
     del options["location"]
     stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
-    check_apart(location, source, sql, None if isinstance(schema, Schema) else schema)
+    check_apart(location, source, sql)
     if isinstance(source, RemoteLocation):
         options["source"] = file_of(source)
     if schema is not None and not isinstance(schema, Schema):

@@ -258,7 +258,7 @@ def table_of(reading: Reading) -> Table:
         elif is_text:
             return _of_text(connection, reading)
         relation = _relation_of(connection, reading)
-        found = {} if reading.sql else _coded(_arrow_schema(connection, reading.files[0]))
+        found = {} if reading.sql else _coded(_arrow_schemas(connection, reading.files))
     table = Table.of(origin, relation, connection, marks=reading.marks(), found=found)
     return _with_booleans(table, reading.label_name or "") if is_text else table
 
@@ -285,7 +285,7 @@ def table_in_memory(
     connection = connected()
     with explained(name):
         if isinstance(X, pa.RecordBatchReader):
-            found = _coded(X.schema)
+            found = _coded([X.schema])
             check_repeats(X.schema.names, name)
             connection.from_arrow(X).create("rows")
             return Table.of(name, connection.table("rows"), connection, marks=marks, found=found)
@@ -385,20 +385,22 @@ def _arrow_rows(files: Sequence[File]) -> Any:
     return dataset.dataset([*inside], format="feather", filesystem=systems[0])
 
 
-def _arrow_schema(connection: duckdb.DuckDBPyConnection, file: File) -> pa.Schema:
-    """Return the types that a writer gave to columns; none if the file does not say them."""
-    if file.suffix in ARROW:
-        return _arrow_rows([file]).schema
-    if file.suffix not in PARQUET:
-        return pa.schema([])
-    query = f"SELECT value FROM parquet_kv_metadata({_path(file)}) WHERE key = 'ARROW:schema'"
-    known = connection.sql(query).fetchall()
-    return pa.ipc.read_schema(pa.py_buffer(b64decode(known[0][0]))) if known else pa.schema([])
+def _arrow_schemas(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> list[pa.Schema]:
+    """Return the types that writers gave to columns; none if a file does not say them."""
+    if files[0].suffix in ARROW:
+        return [_arrow_rows(files).schema]
+    if files[0].suffix not in PARQUET:
+        return []
+    paths = ", ".join(map(_path, files))
+    query = f"SELECT value FROM parquet_kv_metadata([{paths}]) WHERE key = 'ARROW:schema'"
+    known = [pa.py_buffer(b64decode(value)) for (value,) in connection.sql(query).fetchall()]
+    return [*map(pa.ipc.read_schema, known)] if len(known) == len(files) else []
 
 
-def _coded(schema: pa.Schema) -> dict[str, str]:
-    """Return the type ENUM of the columns that have categories, of numbers too."""
-    return {each.name: "ENUM" for each in schema if pa.types.is_dictionary(each.type)}
+def _coded(schemas: Sequence[pa.Schema]) -> dict[str, str]:
+    """Return the type ENUM of columns with categories, of numbers too, unless some have none."""
+    kinds = {(each.name, pa.types.is_dictionary(each.type)) for own in schemas for each in own}
+    return {name: "ENUM" for name, is_coded in kinds if is_coded and (name, False) not in kinds}
 
 
 def _how(reading: Reading) -> str:
@@ -445,25 +447,28 @@ def _text_rows(
     # A blank at the end of a row is no cell. Rows of another length are errors.
     ends = "delim = ' '" in options and [*files] == [reading.place]
     padding = f"null_padding = {str(ends).lower()}"
-    checked = () if ends else files
     _widen(connection, width_of(files[0]))
-    with lines_named(checked, Dialect(reading.delimiter)):
-        sniffed = f"FROM sniff_csv({_path(files[0])}, {options}, {padding})"
-        (own,) = connection.sql(sniffed).to_arrow_table().to_pylist()
-    dialect, has_header = Dialect.of(own), own["HasHeader"]
+    sniffed = list[dict[str, Any]]()
+    for file in files:
+        with lines_named([] if ends else [(file, Dialect(reading.delimiter))]):
+            asked = f"FROM sniff_csv({_path(file)}, {options}, {padding})"
+            sniffed += connection.sql(asked).to_arrow_table().to_pylist()
+    dialects, has_header = [*map(Dialect.of, sniffed)], sniffed[0]["HasHeader"]
     written = {"delimiter": reading.delimiter, "no_header": not has_header}
-    written |= {name: own[sniffed] for name, sniffed in _FORMATS.items()}
-    headers = [header_of(file, dialect) for file in files]
-    if not ends:
-        options = _text_options(reading, (), written, dialect)
-    options += f", {padding}, {how}"
-    with lines_named(checked, dialect):
-        found = _types_found(connection, files, options)
-    if len(headers[0]) == 1:
-        # The delimiter that DuckDB found does not split the rows.
-        check_lines(checked, dialect)
+    written |= {name: sniffed[0][own] for name, own in _FORMATS.items()}
+    checked = () if ends else [*zip(files, dialects, strict=True)]
+    headers = [header_of(*each) for each in zip(files, dialects, strict=True)]
     for file, header in zip(files, headers, strict=True) if has_header else ():
         check_repeats(header, file)
+    unsplit = [each for each, own in zip(checked, headers, strict=False) if len(own) == 1]
+    check_lines(unsplit, in_one_cell=True)
+    # DuckDB finds again what differs among the files.
+    dialect = dict(set.intersection(*({*each.options().items()} for each in dialects)))
+    if not ends:
+        options = _text_options(reading, dialect=dialect)
+    options += f", {padding}, {how}"
+    with lines_named(checked):
+        found = _types_found(connection, files, options)
     last = f"SELECT count({quoted([*found][-1])}) FROM read_csv({paths}, {options})"
     if ends and connection.sql(last).fetchall() == [(0,)]:
         found.popitem()
@@ -474,7 +479,8 @@ def _text_rows(
     texts = {name: "VARCHAR" for name, of in found.items() if padded or of == "BOOLEAN"}
     columns = found | texts if ends or many else texts
     named = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in columns.items())
-    if many and len({tuple(header) if has_header else len(header) for header in headers}) == 1:
+    alike = {tuple(header) if has_header else len(header) for header in headers}
+    if many and len(alike) == len({*dialects}) == 1:
         # Files whose columns are found by name are all open at once.
         how = how.replace("union_by_name = true", "union_by_name = false")
     if ends:
@@ -484,7 +490,7 @@ def _text_rows(
     options = _text_options(reading, padded, written, dialect)
     relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
     header = headers[0] if has_header else []
-    return _TextRows(relation, found, written, header, partial(lines_named, checked, dialect))
+    return _TextRows(relation, found, written, header, partial(lines_named, checked))
 
 
 def _types_found(
@@ -506,7 +512,7 @@ def _text_options(
     reading: Reading,
     padded: Sequence[str] = (),
     written: Mapping[str, Any] | None = None,
-    dialect: Dialect | None = None,
+    dialect: Mapping[str, str] | None = None,
 ) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit or now."""
     known = {**(written or {}), **(reading.schema.written if reading.schema else {})}
@@ -522,7 +528,7 @@ def _text_options(
     }
     given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
     options |= {name: literal(value) for name, value in given.items() if value}
-    options |= dialect.options() if dialect else {}
+    options |= dialect or {}
     no_header = reading.no_header or known.get("no_header")
     if no_header or reading.schema is not None or written:
         options["header"] = "false" if no_header else "true"

@@ -56,6 +56,8 @@ class Scene:
                 "`feature_dim`, or several variables with `variable`.",
             )
         with open_scene(place) as stored:
+            if zeros := stored.encoding.get("zeros"):
+                logger.info("%s: 0 is a value of %s: it is not marked as missing", place, zeros)
             arrays = [_variable(stored, name, "variable", place) for name in variables]
             by_rank = sorted(arrays, key=lambda each: -each.ndim)
             dims = dict.fromkeys(str(dim) for each in by_rank for dim in each.dims)
@@ -231,8 +233,13 @@ def _without_default_fills(raw: "xr.Dataset", place: File) -> "xr.Dataset":
     were chosen: xarray writes its own as the fill value of Zarr v2.
     """
     stored: Any = opened_zarr(place)
-    for name, each in raw.variables.items():
-        is_zero = not each.attrs.get("_FillValue", True)
-        if is_zero and "_FillValue" not in stored[str(name)].attrs:
-            del each.attrs["_FillValue"]
+    filled = {str(name): each for name, each in raw.variables.items() if "_FillValue" in each.attrs}
+    zeros = [
+        name
+        for name, each in filled.items()
+        if not each.attrs["_FillValue"] and "_FillValue" not in stored[name].attrs
+    ]
+    for name in zeros:
+        del filled[name].attrs["_FillValue"]
+    raw.encoding["zeros"] = ", ".join(map(repr, sorted(zeros)))
     return raw

@@ -4,10 +4,11 @@ import csv
 import io
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from pathlib import PurePath
 from typing import Any, Self
 
@@ -21,13 +22,18 @@ from dask_nrbfn.sources.source import check_found
 logger = logging.getLogger(__name__)
 
 _DELIMITERS = ",;\t|"
-JOINED = "Leave out the headers of joined files, except the first."
+# How comments begin, and the most lines before a header that can be titles.
+_COMMENTS, _MOST_TITLES = ("#", "%", "!", "//"), 10
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 # Bytes that UTF-8 has not, as `surrogateescape` reads them, and the NUL of UTF-16.
 _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\udc9f]")
 _BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
-# A row that repeats so many names is a header.
-_NAMES_TOLD = 16
+JOINED = (
+    "Leave out the headers of joined files, except the first. If it is a row, read the file "
+    + _BY_SQL.format("header = true")
+)
+# A row that repeats so many names is a header. Words of so few letters can be cells of a row.
+_NAMES_TOLD, _SHORT = 16, 3
 
 
 def literal(value: object) -> str:
@@ -65,6 +71,12 @@ class Dialect:
         cut = (line.replace(str(self.delimiter), mark) for line in lines)
         return csv.reader(cut, delimiter=mark, quotechar=self.quote, **escape, **options)
 
+    def first(self, lines: Iterator[str]) -> list[str]:
+        """Return the cells of the first row; none if it is too long for the csv module."""
+        with suppress(csv.Error):
+            return [cell.strip() for cell in next(self.rows(lines), [])]
+        return []
+
 
 @contextmanager
 def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
@@ -84,32 +96,29 @@ def width_of(file: File) -> int:
     return max((line.count(mark) for line in rows for mark in _DELIMITERS), default=0)
 
 
-def _is_preamble(line: str, place: int, delimiter: str) -> bool:
-    """Return whether a line before the first row is blank, a comment, or a title in line 0."""
-    is_comment = line.startswith(("# ", "##")) or (line.startswith("#") and delimiter not in line)
-    return not line.strip() or is_comment or (place == 0 and delimiter not in line)
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.startswith(_COMMENTS)
 
 
 def header_of(file: File, dialect: Dialect) -> list[str]:
-    """Return the cells of the first row of a file; raise DataError if a row lies before it."""
+    """Return the cells of the first row of a file; raise DataError if rows lie before it."""
     with _lines_of(file) as lines:
-        for place, line in enumerate(islice(lines, dialect.skip)):
-            if not _is_preamble(line, place, dialect.delimiter or ","):
-                if str(dialect.delimiter) in line:
-                    check_lines([file], replace(dialect, skip=place))
-                raise DataError(
-                    f"{file}: line {place + 1} is left out, because the first row seems to be in "
-                    f"line {dialect.skip + 1}.",
-                    "Delete the lines before the first row, or leave them out "
-                    + _BY_SQL.format(f"skip = {dialect.skip}"),
-                )
-        if dialect.skip:
-            logger.info("%s: %d lines before the first row are left out", file, dialect.skip)
-        return [cell.strip() for cell in next(dialect.rows(lines), [])]
+        before = [*dropwhile(_is_comment, islice(lines, dialect.skip))]
+        header = dialect.first(lines)
+    widths = [len(dialect.first(iter([line]))) for line in before if line.strip()]
+    # A title and lines of metadata are few; rows have as many cells as others.
+    are_rows = any(width > 1 and times > 1 for width, times in Counter(widths).items())
+    if are_rows or len(widths) > _MOST_TITLES:
+        raise _other_width(file, dialect.skip + 1, len(header), widths[0])
+    if dialect.skip:
+        logger.info("%s: %d lines before the first row are left out", file, dialect.skip)
+    return header
 
 
 def repeats_header(columns: Mapping[str, str]) -> str:
     """Return the SQL of whether a row repeats the header, from the SQL of columns by name."""
+    if len(columns) < 3 and max(map(len, columns), default=0) <= _SHORT:
+        return ""
     some = [*columns.items()][:_NAMES_TOLD]
     return " AND ".join(f"trim({sql}) = {literal(name)}" for name, sql in some)
 
@@ -120,34 +129,52 @@ def check_repeats(names: Sequence[str], origin: object) -> None:
 
 
 @contextmanager
-def lines_named(files: Sequence[File], dialect: Dialect) -> Iterator[None]:
+def lines_named(files: Sequence[tuple[File, Dialect]]) -> Iterator[None]:
     """Raise an error that names the line in place of errors of DuckDB, if a line is wrong."""
     try:
         yield
     except (duckdb.Error, OSError):
-        check_lines(files, dialect)
+        check_lines(files)
         raise
 
 
-def check_lines(files: Sequence[File], dialect: Dialect) -> None:
-    """Raise DataError about the first line that a strict reader refuses."""
-    for file in files:
-        with file.open() as stored:
-            if stored.read(4) == b'\xef\xbb\xbf"':
-                raise DataError(
-                    f"{file} begins with a byte order mark before a quote.",
-                    r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE",
-                )
+def check_lines(files: Iterable[tuple[File, Dialect]], *, in_one_cell: bool = False) -> None:
+    """Raise DataError about the first line that a strict reader refuses.
+
+    in_one_cell: lines are one cell each, which is right if the first ones have no delimiter.
+    """
+    for file, dialect in files:
         with _lines_of(file) as lines:
             given, skip = islice(lines, dialect.skip, None), dialect.skip
-            first = next(given, "")
-            while first.isspace() or first.startswith("#"):
+            header = first = next(given, "")
+            while first and _is_comment(first):
                 first, skip = next(given, ""), skip + 1
             delimiter = dialect.delimiter or ","
             if delimiter not in first:
-                delimiter = max(delimiter, *_DELIMITERS, key=first.count)
-            _check_rows(
-                file, replace(dialect, delimiter=delimiter, skip=skip), chain([first], given)
+                texts = first, header
+                marks = delimiter, *_DELIMITERS
+                delimiter = max(marks, key=lambda mark: [text.count(mark) for text in texts])
+            own = replace(dialect, delimiter=delimiter, skip=skip)
+            if in_one_cell and max(len(own.first(iter([line]))) for line in (header, first)) < 2:
+                continue
+            _check_mark(file)
+            _check_rows(file, own, chain([first], given))
+        if in_one_cell:
+            remedy = f"Leave out `delimiter`, or pass `delimiter`={delimiter!r}."
+            if skip > dialect.skip:
+                remedy = "Leave out the comments " + _BY_SQL.format(f"skip = {skip}")
+            raise DataError(
+                f"{file}: line {dialect.skip + 1} is not split into columns: {header.strip()[:80]}",
+                remedy,
+            )
+
+
+def _check_mark(file: File) -> None:
+    with file.open() as stored:
+        if stored.read(4) == b'\xef\xbb\xbf"':
+            raise DataError(
+                f"{file} begins with a byte order mark before a quote.",
+                r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE",
             )
 
 
@@ -166,6 +193,8 @@ def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
         for row in dialect.rows(noted(), strict=True):
             width, own = width or len(row), held[-1][len(held[-1].rstrip("\r\n")) :]
             if row and len(row) != width:
+                if held[0].isspace():
+                    raise DataError(f"{file}: line {number} has only blanks.", "Delete the line.")
                 raise _other_width(file, number, len(row), width)
             if own and own != (ending := ending or own):
                 raise DataError(
@@ -175,7 +204,10 @@ def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
                 )
             number += len(held)
             held.clear()
-    except csv.Error:
+    except csv.Error as problem:
+        if len(held) == 1 and "limit" in str(problem):
+            # A long cell, of which nothing is known.
+            return
         place = len(next(dialect.rows(iter(held[:1]))))
         raise DataError(
             f"{file}: line {number} has a cell in column {place} (the first is 1) whose quotes do "
@@ -187,12 +219,14 @@ def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
 
 def _other_width(file: File, number: int, width: int, first: int) -> DataError:
     """Return an error about a row of another length."""
-    remedy = "Correct the line, or read short rows with missing values "
+    remedy = "Correct the line, or pass `missing`='impute' and read short rows with missing values "
     remedy += _BY_SQL.format("null_padding = true")
     if width > first:
         remedy = (
-            f"Correct the line. If files were joined, write the lines from {number} on to another "
-            "file, with a header of their own, and give the directory of both."
+            "Correct the line, or leave out the lines before it, if these are no rows, "
+            f"{_BY_SQL.format(f'skip = {number - 1}')} If files were joined, write the lines from "
+            f"{number} on to another file, with a header of their own, and give the directory of "
+            "both."
         )
     return DataError(
         f"{file}: line {number} has {width} cells, and the first row has {first}.", remedy
@@ -202,7 +236,7 @@ def _other_width(file: File, number: int, width: int, first: int) -> DataError:
 def _not_utf8(file: File, number: int, line: str) -> DataError:
     """Return an error about a line in another encoding than UTF-8."""
     problem = f"{file}: line {number} is not UTF-8."
-    if "\0" in line or line.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+    if "\0" in line:
         return DataError(problem, "Read UTF-16 " + _BY_SQL.format("encoding = 'utf-16'"))
     if _NOT_LATIN.search(line):
         remedy = "Convert the file, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"

@@ -72,7 +72,6 @@ def test_predict__refused_before_the_cluster_starts(out):
         ("predict", "run.zarr", "data.zarr", "run.zarr"),
         ("predict", "run.zarr", "scene.zarr", "scene.zarr", "--variable", "red"),
         ("ingest", "data.zarr/X", "data.zarr"),
-        ("ingest", "old.csv", "data.zarr", "--schema", "data.zarr"),
         ("embed", "data.zarr", "new.zarr", "--output", "new.zarr"),
         ("embed", "data.zarr", "new.zarr", "--output", "new.zarr/coordinates"),
         ("embed", "data.zarr", "new/run.zarr", "--output", "new"),

@@ -1,5 +1,7 @@
 """Scenes as rows: what `ingest` stores of them."""
 
+import logging
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -69,7 +71,8 @@ def test_rows__left_out_pixels_are_counted(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_scene__convention_of_a_reader_makes_no_stored_value_missing(tmp_path, zarr_format):
+def test_scene__convention_of_a_reader_makes_no_stored_value_missing(tmp_path, caplog, zarr_format):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
     root = zarr.create_group(tmp_path / "scene", zarr_format=zarr_format)
     cover = np.arange(36).reshape(6, 6) % 3
     bands = cover[..., None] * np.ones(2, "i2")
@@ -87,6 +90,8 @@ def test_scene__convention_of_a_reader_makes_no_stored_value_missing(tmp_path, z
         assert source.boolean_labels == (label == "wet")
     assert source.feature_names == ("0", "7")
     assert X.dtype == np.int64
+    told = "0 is a value of 'band', 'bands', 'cover', 'wet': it is not marked as missing"
+    assert caplog.text.count(told) == (3 if zarr_format == 2 else 0)
 
 
 def test_features__dates_of_any_calendar(tmp_path):

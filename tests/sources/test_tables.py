@@ -416,27 +416,96 @@ def test_text__joined_files_whose_rows_become_wider_lose_no_rows(tmp_path, n_lin
 
 
 def test_text__joined_headers_are_no_rows(tmp_path):
-    texts = "c,y\n" + "p,u\nq,v\n" * 9
+    texts = "city,y\n" + "p,u\nq,v\n" * 9
     for text in (NARROW + NARROW, texts + texts):
         with pytest.raises(
             DataError, match=r"repeats its header in row (60|18) \(the first is 0\)"
         ):
             ingest_text(tmp_path, text, label="y")
-        with pytest.raises(DataError, match="repeats its header"):
+        with pytest.raises(DataError, match="repeats its header") as refused:
             ingest(tmp_path / "d.csv", sql="FROM source", label="y")
+        assert typed(refused, tmp_path).n_rows == text.count("\n") - 1
+    assert ingest_text(tmp_path, "a,b\n" + "a,b\nz,c\n" * 9).n_rows == 18
 
 
-def test_text__lines_before_the_header_are_left_out_only_as_comments_or_a_title(tmp_path):
-    for lines in ("Report of 2024\n", "\n\n", "# made by x, y\n#z\n"):
+BEFORE = [
+    "\n\nReport\n",
+    "Report, of 2024\nin km\n",
+    '"Report, of 2024"\n\n',
+    "#by x, y\n# on z, z\n#\n",
+    "% x, y\n% z, z\nReport\n",
+    "Station: X\nLat: 3.5\nLon: 4.5\n\n",
+]
+
+
+def test_text__titles_and_comments_before_the_header_are_left_out(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    for lines in BEFORE:
         assert ingest_text(tmp_path, lines + NARROW).n_rows == 60
-    with pytest.raises(DataError, match="line 2 is left out, because the first row") as refused:
-        ingest_text(tmp_path, "Report\nof 2024\n" + NARROW)
-    assert typed(refused, tmp_path).n_rows == 60
-    (tmp_path / "parts").mkdir()
-    for name, lines in (("1", "# x\n"), ("2", "")):
-        (tmp_path / f"parts/{name}.csv").write_text(f"{lines}a,b\n1,2\n3,4\n")
-    with pytest.raises(DataError, match=r"2\.csv: line 1 is left out"):
-        ingest(tmp_path / "parts")
+        assert f"{lines.count(chr(10))} lines before the first row are left out" in caplog.text
+        caplog.clear()
+    assert ingest_text(tmp_path, ("sep=,\n" + NARROW).replace(",", ";")).n_rows == 60
+    assert not ingest_text(
+        tmp_path, "".join(f"# {row},\n" for row in range(40)) + NARROW
+    ).schema.label
+    for lines in ("Station,X\nLat,3.5\n", "1\n" * 11):
+        with pytest.raises(DataError, match=r"has 3 cells, and the first row has [12]") as refused:
+            ingest_text(tmp_path, lines + NARROW)
+        assert typed(refused, tmp_path).n_rows == 60
+
+
+ROWS = "a,b,y\n1,2,u\n3,4,v\n"
+WRITTEN = {
+    "delimiter": ROWS.replace(",", ";"),
+    "tab": ROWS.replace(",", "\t"),
+    "quotes": re.sub(r"(\w)", r'"\1"', ROWS),
+    "single quotes": re.sub(r"(\w)", r"'\1'", ROWS),
+    "comments": "# x\n# z, z\n" + ROWS,
+    "title": "Report\n" + ROWS,
+    "blank line": "\n" + ROWS,
+    "order": "y,b,a\nu,2,1\nv,4,3\n",
+}
+
+
+@pytest.mark.parametrize("most_open", [1, 256])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_text__files_of_a_directory_may_be_written_differently(
+    tmp_path, monkeypatch, name, most_open
+):
+    monkeypatch.setattr(relation, "_MOST_OPEN", most_open)
+    for texts in ((ROWS, WRITTEN[name]), (WRITTEN[name], "# x\n" + ROWS)):
+        for part, text in enumerate(texts):
+            (tmp_path / f"{part}.csv").write_text(text)
+        dataset = ingest(tmp_path, columns="a,b", label="y")
+        found = dict(zip(dataset.feature_names, rows_of(dataset).T.tolist(), strict=True))
+        assert found == {"a": [1, 3] * 2, "b": [2, 4] * 2}
+        assert labels_of(dataset) == ["u", "v"] * 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("1,u\n2,v\n", "a,y\n3,u\n", "'column0' .* has 'a' in row 2"),
+        ("d,y\n2020-01-02,u\n", "d,y\n25/01/2020,u\n", "'25/01/2020' in row 1 .* not a date"),
+        ("a,y\n1,u\n", "# c, x\n# f\na,y\n1,u\n2,v\n", "1.csv: line 1 is not split into columns"),
+    ],
+)
+def test_text__files_of_a_directory_that_differ_are_no_categories(tmp_path, first, second, message):
+    (tmp_path / "0.csv").write_text(first)
+    (tmp_path / "1.csv").write_text(second)
+    with pytest.raises(DataError, match=message):
+        ingest(tmp_path)
+
+
+def test_text__one_column(tmp_path):
+    for cells in ('"a b" \n"c"\n', "A" * 200_000 + "\nB\n", "Main St, 3\nb\n"):
+        assert ingest_text(tmp_path, "x\n" + cells * 9, max_categories=2).n_rows == 18
+    with pytest.raises(DataError, match=r"line 1 is not split .*: # by a; b") as refused:
+        ingest_text(tmp_path, "# by a; b\nx\n1.5\n2.5\n")
+    assert typed(refused, tmp_path).feature_names == ("x",)
+    with pytest.raises(DataError, match="line 1 is not split into columns: a;b;y") as refused:
+        ingest_text(tmp_path, NARROW.replace(",", ";"), delimiter=",")
+    assert refused.value.remedy == "Leave out delimiter, or pass delimiter=';'."
 
 
 def typed(refused, tmp_path):
@@ -491,8 +560,11 @@ def test_text__advice_about_ends_of_lines_works(tmp_path):
 def test_text__short_rows_are_read_as_advised(tmp_path):
     with pytest.raises(DataError, match="line 62 has 2 cells") as refused:
         ingest_text(tmp_path, NARROW + "7,8\n")
+    assert "pass missing='impute'" in refused.value.remedy
     query = re.search('sql="(.*)"', refused.value.remedy)[1].replace("FILE", f"{tmp_path}/d.csv")
     assert ingest(query, missing="impute").n_rows == 61
+    with pytest.raises(DataError, match="line 62 has only blanks"):
+        ingest_text(tmp_path, NARROW + "  \n")
 
 
 def test_text__byte_order_mark_before_a_quoted_name(tmp_path):
@@ -648,6 +720,24 @@ def test_schema__of_a_dataset_reads_other_files_by_name(tmp_path, caplog):
     assert "column c has a category that training did not have in 1 row" in caplog.text
     with pytest.raises(DataError, match="has no column 'a'; it has 'c', 'y'"):
         ingest_text(tmp_path, "c,y\np,u\n", schema=schema)
+
+
+def test_schema__may_be_that_of_the_dataset_that_is_replaced(tmp_path):
+    path, out = tmp_path / "d.csv", tmp_path / "out"
+    path.write_text("a,y\n1,u\n2,v\n")
+    ingest_file(path, out, label="y")
+    again = ingest_file(path, out, schema=out, overwrite=True)
+    assert labels_of(again) == ["u", "v"]
+
+
+def test_parquet__categories_are_those_of_all_files(tmp_path):
+    codes = pa.table({"k": [1, 2], "c": [1, 2]})
+    coded = codes.set_column(1, "c", codes["c"].dictionary_encode())
+    for written, kind in ((coded, "category"), (codes, "number")):
+        parquet.write_table(coded, tmp_path / "1.parquet")
+        parquet.write_table(written, tmp_path / "2.parquet", store_schema=written is coded)
+        kinds = [column.kind for column in ingest(tmp_path).schema.columns]
+        assert kinds == ["number", kind]
 
 
 def test_lists__of_one_length_are_features(tmp_path):
