@@ -8,10 +8,9 @@ from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.request import pathname2url
 
 import duckdb
@@ -93,8 +92,7 @@ class Table:
     found: types of text by the first rows of a text table; ENUM for categories of a frame.
     marks: texts that mean a missing value; NULL always does.
     written: how text tables are written, for `Schema.written`.
-    header: names in the first row of text, for rows that repeat it.
-    lines: a context whose errors name lines of text.
+    files: text files, whose lines errors name.
     """
 
     origin: str
@@ -104,8 +102,7 @@ class Table:
     found: Mapping[str, str] = field(default_factory=dict)
     marks: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict)
-    header: tuple[str, ...] = ()
-    lines: Callable[[], AbstractContextManager[None]] = nullcontext
+    files: Sequence[tuple[File, Dialect]] = ()
 
     @classmethod
     def of(
@@ -159,7 +156,7 @@ class Table:
 
     def _streamed(self, named: Sequence[str]) -> Iterator[pa.RecordBatch]:
         batch_rows = max(_VECTOR, min(_BATCH_ROWS, _BATCH_BYTES // (8 * len(named))))
-        with explained(self.origin), self.lines():
+        with explained(self.origin), lines_named(self.files):
             rows = self.relation.project(", ".join(named)).to_arrow_reader(batch_rows)
         with rows:
             while (batch := self._ran(lambda: next(rows, None))) is not None:
@@ -189,7 +186,7 @@ class Table:
             yield pa.RecordBatch.from_arrays(found, names=[f"c{j}" for j in range(len(found))])
 
     def _ran(self, call: Callable[[], Any]) -> Any:
-        with explained(self.origin), self.lines():
+        with explained(self.origin), lines_named(self.files):
             return ran(self.connection, call)
 
 
@@ -369,13 +366,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return rows
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
-    own = _text_rows(connection, reading, paths)
-    named = {name: quoted(name) for name in own.header if own.found.get(name) == "VARCHAR"}
-    # Rows with a header make every column a text.
-    repeats = repeats_header(named) if len(named) == len(own.found) else ""
-    if repeats and own.relation.filter(repeats).limit(1).fetchall():
-        raise DataError(f"{reading.place} repeats its header in a row.", JOINED)
-    return own.relation
+    return _text_rows(connection, reading, paths)[0]
 
 
 def _arrow_rows(files: Sequence[File]) -> Any:
@@ -391,8 +382,8 @@ def _arrow_schemas(connection: duckdb.DuckDBPyConnection, files: Sequence[File])
         return [_arrow_rows(files).schema]
     if files[0].suffix not in PARQUET:
         return []
-    paths = ", ".join(map(_path, files))
-    query = f"SELECT value FROM parquet_kv_metadata([{paths}]) WHERE key = 'ARROW:schema'"
+    paths = _registered(connection, files)
+    query = f"SELECT value FROM parquet_kv_metadata({paths}) WHERE key = 'ARROW:schema'"
     known = [pa.py_buffer(b64decode(value)) for (value,) in connection.sql(query).fetchall()]
     return [*map(pa.ipc.read_schema, known)] if len(known) == len(files) else []
 
@@ -420,29 +411,17 @@ def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
     marks = reading.marks(MISSING_VALUES)
     # `value_of` finds marks between blanks, unless they are numbers.
     padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
-    own = _text_rows(connection, reading, paths, padded)
-    written = {name: value for name, value in own.written.items() if value}
-    table = Table.of(
-        origin, own.relation, connection, found=own.found, marks=marks, written=written
-    )
-    header = tuple(name for name in own.header if name in table.types and name not in marks)
-    return replace(table, header=header, lines=own.lines)
-
-
-class _TextRows(NamedTuple):
-    """Rows of text files, and what `Table` has of them."""
-
-    relation: Any
-    found: dict[str, str]
-    written: dict[str, Any]
-    header: Sequence[str]
-    lines: Callable[[], AbstractContextManager[None]]
+    relation, options = _text_rows(connection, reading, paths, padded)
+    return Table.of(origin, relation, connection, marks=marks, **options)
 
 
 def _text_rows(
     connection: duckdb.DuckDBPyConnection, reading: Reading, paths: str, padded: Sequence[str] = ()
-) -> _TextRows:
-    """Return the rows of text files; booleans, and all cells with `padded` marks, are text."""
+) -> tuple[Any, dict[str, Any]]:
+    """Return the rows of text files, and what a `Table` has of them.
+
+    Booleans, and all cells if there are `padded` marks, are text.
+    """
     options, how, files = _text_options(reading), _how(reading), reading.files
     # A blank at the end of a row is no cell. Rows of another length are errors.
     ends = "delim = ' '" in options and [*files] == [reading.place]
@@ -458,8 +437,8 @@ def _text_rows(
     written |= {name: sniffed[0][own] for name, own in _FORMATS.items()}
     checked = () if ends else [*zip(files, dialects, strict=True)]
     headers = [header_of(*each) for each in zip(files, dialects, strict=True)]
-    for file, header in zip(files, headers, strict=True) if has_header else ():
-        check_repeats(header, file)
+    for file, names in zip(files, headers, strict=True) if has_header else ():
+        check_repeats(names, file)
     unsplit = [each for each, own in zip(checked, headers, strict=False) if len(own) == 1]
     check_lines(unsplit, in_one_cell=True)
     # DuckDB finds again what differs among the files.
@@ -489,8 +468,17 @@ def _text_rows(
         how += ", all_varchar = true" if padded else f", types = {{{named}}}"
     options = _text_options(reading, padded, written, dialect)
     relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
-    header = headers[0] if has_header else []
-    return _TextRows(relation, found, written, header, partial(lines_named, checked))
+    names = [name for name in headers[0] if name not in ("", *reading.marks(MISSING_VALUES))]
+    # A row that repeats the header makes every column a text.
+    are_texts = all(found.get(name) == "VARCHAR" for name in names)
+    repeats = repeats_header({name: quoted(name) for name in names})
+    if has_header and are_texts and repeats and not reading.spoiled:
+        numbered = relation.project(f"row_number() OVER () - 1, {repeats} AS is_met")
+        for row, _ in ran(connection, numbered.filter("is_met").limit(1).fetchall):
+            problem = f"{reading.place} repeats its header in row {row} (the first is 0)."
+            raise DataError(problem, JOINED)
+    written = {name: value for name, value in written.items() if value}
+    return relation, {"found": found, "written": written, "files": checked}
 
 
 def _types_found(
@@ -499,8 +487,8 @@ def _types_found(
     """Return the types of the first rows of text files, some files at a time."""
     found = dict[str, str]()
     for start in range(0, len(files), _MOST_OPEN):
-        paths = ", ".join(map(_path, files[start : start + _MOST_OPEN]))
-        rows = connection.sql(f"FROM read_csv([{paths}], {options})")
+        paths = _registered(connection, files[start : start + _MOST_OPEN])
+        rows = connection.sql(f"FROM read_csv({paths}, {options})")
         for name, of in zip(rows.columns, map(str, rows.types), strict=True):
             kinds = {kind_of(of), kind_of(found.get(name, of))}
             wider = "DOUBLE" if kinds == {"number"} else "VARCHAR"

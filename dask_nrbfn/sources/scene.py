@@ -233,13 +233,10 @@ def _without_default_fills(raw: "xr.Dataset", place: File) -> "xr.Dataset":
     were chosen: xarray writes its own as the fill value of Zarr v2.
     """
     stored: Any = opened_zarr(place)
-    filled = {str(name): each for name, each in raw.variables.items() if "_FillValue" in each.attrs}
-    zeros = [
-        name
-        for name, each in filled.items()
-        if not each.attrs["_FillValue"] and "_FillValue" not in stored[name].attrs
-    ]
+    variables = {str(name): each for name, each in raw.variables.items()}
+    zeros = [name for name, each in variables.items() if not each.attrs.get("_FillValue", True)]
+    zeros = sorted(name for name in zeros if "_FillValue" not in stored[name].attrs)
     for name in zeros:
-        del filled[name].attrs["_FillValue"]
-    raw.encoding["zeros"] = ", ".join(map(repr, sorted(zeros)))
+        del variables[name].attrs["_FillValue"]
+    raw.encoding["zeros"] = ", ".join(map(repr, zeros))
     return raw

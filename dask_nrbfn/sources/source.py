@@ -265,10 +265,8 @@ def check_found(
     wrong = absent or [*dict.fromkeys(name for name in wanted if counts[name] > 1)]
     if not wrong:
         return
-    problem = (
-        f"{origin} has {f'no {noun}' if absent else f'several {noun}s'} {shown_names(wrong)}; "
-    )
-    problem += f"it has {shown_names(found) or 'none'}"
+    has = f"no {noun}" if absent else f"several {noun}s"
+    problem = f"{origin} has {has} {shown_names(wrong)}; it has {shown_names(found) or 'none'}"
     if not absent:
         places = [str(place) for place, name in enumerate(found, 1) if name == wrong[0]]
         problem += f", with {wrong[0]!r} in places {' and '.join(places)}"

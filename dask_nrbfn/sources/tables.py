@@ -17,7 +17,6 @@ from dask_nrbfn.sources import source, survey
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
-from dask_nrbfn.sources.text import JOINED, repeats_header
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ _OF_TIMES = (
     'Convert dates and durations to seconds. In a file, pass `sql`=\'SELECT * REPLACE (epoch("{0}"'
     '::TIMESTAMPTZ) AS "{0}") FROM source\', without ::TIMESTAMPTZ for durations.'
 )
-# No column has this name.
-_HEADER = "\n"
 _NAME_ONE = "Name an existing column with `{}`."
 # SQL that tests whether a text has a type. The first type that it has is taken.
 _TYPES_OF_TEXTS = {
@@ -110,7 +107,8 @@ def _numbers(column: pa.Array) -> Floats:
 def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str) -> DataError:
     """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
     kind = next((column.kind for column in schema.columns if column.name == name), "number")
-    row, cell = _first_infinite(table, name, value)
+    numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
+    row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
         remedy = _OF_TIMES.format(name)
     return DataError(
@@ -118,13 +116,6 @@ def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str)
         f"not a {'finite number' if kind == 'number' else kind}.",
         remedy,
     )
-
-
-def _first_infinite(table: Table, name: str, value: str) -> tuple[int, Any]:
-    """Return the first row whose value of SQL is infinite, and its cell."""
-    numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
-    row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
-    return row, cell
 
 
 def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
@@ -225,7 +216,7 @@ def open_rows(reading: source.Reading) -> TableSource:
         columns: survey.Values = survey.values_of(table, names, reading.kinds)
     else:
         columns = {each.name: ("number", survey.stored_of(table, each)) for each in known.columns}
-    cells = _surveyed(table, roles | columns, fills=fills, spoiled=reading.spoiled)
+    cells = survey.survey(table, roles | columns, fills=fills)
     named = _types_of_names(cells, schema, are_texts=are_texts and schema.label in table.found)
     roles = {name: (roles[name][0], sql) for name, sql in _roles_sql(table, schema, named).items()}
     n_rows = next((own.n_rows for own in cells.values()), 0)
@@ -265,21 +256,6 @@ def open_rows(reading: source.Reading) -> TableSource:
         named=named,
         mark=str(mark),
     )
-
-
-def _surveyed(
-    table: Table, values: survey.Values, *, fills: bool, spoiled: bool
-) -> dict[str, survey.Cells]:
-    """Return the statistics of values; raise DataError if a row of text repeats the header."""
-    sql = repeats_header({name: table.column(name) for name in table.header})
-    if not sql or spoiled:
-        return survey.survey(table, values, fills=fills)
-    repeats = f"CASE WHEN {sql} THEN 'inf'::DOUBLE END"
-    cells = survey.survey(table, values | {_HEADER: ("number", repeats)}, fills=fills)
-    if cells.pop(_HEADER).n_unread:
-        row, _ = _first_infinite(table, table.header[0], repeats)
-        raise DataError(f"{table.origin} repeats its header in row {row} (the first is 0).", JOINED)
-    return cells
 
 
 def _whole_rows(

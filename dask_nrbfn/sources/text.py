@@ -68,7 +68,7 @@ class Dialect:
         escape: dict[str, Any] = {} if self.escape == self.quote else {"escapechar": self.escape}
         # A delimiter of several characters as one.
         mark = str(self.delimiter) if len(str(self.delimiter)) == 1 else "\x1f"
-        cut = (line.replace(str(self.delimiter), mark) for line in lines)
+        cut = (line.lstrip("\ufeff").replace(str(self.delimiter), mark) for line in lines)
         return csv.reader(cut, delimiter=mark, quotechar=self.quote, **escape, **options)
 
     def first(self, lines: Iterator[str]) -> list[str]:
@@ -77,16 +77,19 @@ class Dialect:
             return [cell.strip() for cell in next(self.rows(lines), [])]
         return []
 
+    def width(self, line: str) -> int:
+        """Return the number of cells of a line."""
+        return len(self.first(iter([line])))
+
 
 @contextmanager
 def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
     """Open the lines of a file, which keep their ends."""
     with file.open() as stored:
         codec = _PACKED.get(PurePath(file.name.lower()).suffix)
-        opened: Any = (
-            io.BufferedReader(pa.CompressedInputStream(stored, codec)) if codec else stored
-        )
-        yield io.TextIOWrapper(opened, "utf-8-sig", errors="surrogateescape", newline="")
+        if codec:
+            stored = io.BufferedReader(pa.CompressedInputStream(stored, codec))
+        yield io.TextIOWrapper(stored, "utf-8", errors="surrogateescape", newline="")
 
 
 def width_of(file: File) -> int:
@@ -105,7 +108,7 @@ def header_of(file: File, dialect: Dialect) -> list[str]:
     with _lines_of(file) as lines:
         before = [*dropwhile(_is_comment, islice(lines, dialect.skip))]
         header = dialect.first(lines)
-    widths = [len(dialect.first(iter([line]))) for line in before if line.strip()]
+    widths = [dialect.width(line) for line in before if line.strip()]
     # A title and lines of metadata are few; rows have as many cells as others.
     are_rows = any(width > 1 and times > 1 for width, times in Counter(widths).items())
     if are_rows or len(widths) > _MOST_TITLES:
@@ -149,33 +152,24 @@ def check_lines(files: Iterable[tuple[File, Dialect]], *, in_one_cell: bool = Fa
             header = first = next(given, "")
             while first and _is_comment(first):
                 first, skip = next(given, ""), skip + 1
-            delimiter = dialect.delimiter or ","
-            if delimiter not in first:
-                texts = first, header
-                marks = delimiter, *_DELIMITERS
-                delimiter = max(marks, key=lambda mark: [text.count(mark) for text in texts])
-            own = replace(dialect, delimiter=delimiter, skip=skip)
-            if in_one_cell and max(len(own.first(iter([line]))) for line in (header, first)) < 2:
+            mark = dialect.delimiter or ","
+            if mark not in first:
+                mark = max(
+                    mark, *_DELIMITERS, key=lambda one: (first.count(one), header.count(one))
+                )
+            own = replace(dialect, delimiter=mark, skip=skip)
+            if in_one_cell and max(own.width(header), own.width(first)) < 2:
                 continue
-            _check_mark(file)
+            if header.startswith('\ufeff"'):
+                remedy = r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE"
+                raise _of_line(file, 1, "has a byte order mark before a quote", remedy)
             _check_rows(file, own, chain([first], given))
         if in_one_cell:
-            remedy = f"Leave out `delimiter`, or pass `delimiter`={delimiter!r}."
+            remedy, option = f"Leave out `delimiter`, or pass `delimiter`={mark!r}.", ""
             if skip > dialect.skip:
-                remedy = "Leave out the comments " + _BY_SQL.format(f"skip = {skip}")
-            raise DataError(
-                f"{file}: line {dialect.skip + 1} is not split into columns: {header.strip()[:80]}",
-                remedy,
-            )
-
-
-def _check_mark(file: File) -> None:
-    with file.open() as stored:
-        if stored.read(4) == b'\xef\xbb\xbf"':
-            raise DataError(
-                f"{file} begins with a byte order mark before a quote.",
-                r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE",
-            )
+                remedy, option = "Leave out the comments", f"skip = {skip}"
+            problem = f"is not split into columns: {header.strip()[:80]}"
+            raise _of_line(file, dialect.skip + 1, problem, remedy, option)
 
 
 def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
@@ -185,60 +179,61 @@ def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
     def noted() -> Iterator[str]:
         for line in lines:
             if _NOT_UTF8.search(line):
-                raise _not_utf8(file, number + len(held), line)
+                raise _of_line(file, number + len(held), "is not UTF-8", *_encoding_of(line))
             held.append(line)
             yield line
 
     try:
         for row in dialect.rows(noted(), strict=True):
             width, own = width or len(row), held[-1][len(held[-1].rstrip("\r\n")) :]
-            if row and len(row) != width:
+            if len(row) not in (0, width):
                 if held[0].isspace():
-                    raise DataError(f"{file}: line {number} has only blanks.", "Delete the line.")
+                    raise _of_line(file, number, "has only blanks", "Delete the line.")
                 raise _other_width(file, number, len(row), width)
             if own and own != (ending := ending or own):
-                raise DataError(
-                    f"{file}: line {number} ends in {own!r}, but the lines before in {ending!r}.",
-                    "Write all ends of lines alike, or read the file "
-                    + _BY_SQL.format("strict_mode = false"),
-                )
+                problem = f"ends in {own!r}, but the lines before in {ending!r}"
+                remedy = "Write all ends of lines alike, or read the file"
+                raise _of_line(file, number, problem, remedy, "strict_mode = false")
             number += len(held)
             held.clear()
-    except csv.Error as problem:
-        if len(held) == 1 and "limit" in str(problem):
-            # A long cell, of which nothing is known.
-            return
-        place = len(next(dialect.rows(iter(held[:1]))))
-        raise DataError(
-            f"{file}: line {number} has a cell in column {place} (the first is 1) whose quotes do "
-            f"not match: {held[0].strip()[:80]}",
-            "Correct the cell. If quotes are part of the text, read the file "
-            + _BY_SQL.format("quote = ''"),
-        ) from None
+    except csv.Error as error:
+        # Nothing is known of a long cell.
+        if len(held) > 1 or "limit" not in str(error):
+            place = f"has a cell in column {dialect.width(held[0])} (the first is 1)"
+            problem = f"{place} whose quotes do not match: {held[0].strip()[:80]}"
+            remedy = "Correct the cell. If quotes are part of the text, read the file"
+            raise _of_line(file, number, problem, remedy, "quote = ''") from None
+
+
+def _of_line(file: File, number: int, problem: str, remedy: str, option: str = "") -> DataError:
+    """Return an error about a line, whose remedy is an option of read_csv."""
+    remedy += f" {_BY_SQL.format(option)}" if option else ""
+    return DataError(f"{file}: line {number} {problem}.", remedy)
 
 
 def _other_width(file: File, number: int, width: int, first: int) -> DataError:
     """Return an error about a row of another length."""
-    remedy = "Correct the line, or pass `missing`='impute' and read short rows with missing values "
-    remedy += _BY_SQL.format("null_padding = true")
-    if width > first:
+    problem = f"has {width} cells, and the first row has {first}"
+    if width < first:
         remedy = (
-            "Correct the line, or leave out the lines before it, if these are no rows, "
-            f"{_BY_SQL.format(f'skip = {number - 1}')} If files were joined, write the lines from "
-            f"{number} on to another file, with a header of their own, and give the directory of "
-            "both."
+            "Correct the line, or pass `missing`='impute' and read short rows as missing values"
         )
-    return DataError(
-        f"{file}: line {number} has {width} cells, and the first row has {first}.", remedy
+        return _of_line(file, number, problem, remedy, "null_padding = true")
+    remedy = (
+        f"Correct the line. If files were joined, write the lines from {number} on to another "
+        "file, with a header of their own, and give the directory of both. If the lines before it "
+        "are no rows, leave them out"
     )
+    return _of_line(file, number, problem, remedy, f"skip = {number - 1}")
 
 
-def _not_utf8(file: File, number: int, line: str) -> DataError:
-    """Return an error about a line in another encoding than UTF-8."""
-    problem = f"{file}: line {number} is not UTF-8."
+def _encoding_of(line: str) -> tuple[str, str]:
+    """Return the remedy for a line in another encoding than UTF-8."""
     if "\0" in line:
-        return DataError(problem, "Read UTF-16 " + _BY_SQL.format("encoding = 'utf-16'"))
+        return "Read UTF-16", "encoding = 'utf-16'"
     if _NOT_LATIN.search(line):
-        remedy = "Convert the file, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"
-        return DataError(problem, f"{remedy} for text that Windows wrote.")
-    return DataError(problem, "Read Latin-1 " + _BY_SQL.format("encoding = 'latin-1'"))
+        remedy = (
+            "Convert text that Windows wrote, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"
+        )
+        return remedy, ""
+    return "Read Latin-1", "encoding = 'latin-1'"

@@ -464,6 +464,7 @@ WRITTEN = {
     "title": "Report\n" + ROWS,
     "blank line": "\n" + ROWS,
     "order": "y,b,a\nu,2,1\nv,4,3\n",
+    "columns": "a,b,c,y\n1,2,0,u\n3,4,0,v\n",
 }
 
 
@@ -500,6 +501,9 @@ def test_text__files_of_a_directory_that_differ_are_no_categories(tmp_path, firs
 def test_text__one_column(tmp_path):
     for cells in ('"a b" \n"c"\n', "A" * 200_000 + "\nB\n", "Main St, 3\nb\n"):
         assert ingest_text(tmp_path, "x\n" + cells * 9, max_categories=2).n_rows == 18
+    assert ingest_text(tmp_path, ("A" * 200_000 + "\nB\n") * 9, no_header=True).n_rows == 18
+    with pytest.raises(DataError, match="line 1 is not split into columns: x,y"):
+        ingest_text(tmp_path, "x,y\n" + "A" * 200_000 + ",u\n1,2,3\n" * 9)
     with pytest.raises(DataError, match=r"line 1 is not split .*: # by a; b") as refused:
         ingest_text(tmp_path, "# by a; b\nx\n1.5\n2.5\n")
     assert typed(refused, tmp_path).feature_names == ("x",)
@@ -570,6 +574,8 @@ def test_text__short_rows_are_read_as_advised(tmp_path):
 def test_text__byte_order_mark_before_a_quoted_name(tmp_path):
     text = '\ufeff"a, b",y\n1,u\n2,v\n'
     assert ingest_text(tmp_path, text.replace(", ", " ")).feature_names[0] == "a b"
+    with pytest.raises(DataError, match="several columns 'a'"):
+        ingest_text(tmp_path, "\ufeffa,a\n1,2\n")
     with pytest.raises(DataError, match="byte order mark before a quote") as refused:
         ingest_text(tmp_path, text)
     command = re.search("sed .*FILE", refused.value.remedy)[0]
@@ -733,9 +739,10 @@ def test_schema__may_be_that_of_the_dataset_that_is_replaced(tmp_path):
 def test_parquet__categories_are_those_of_all_files(tmp_path):
     codes = pa.table({"k": [1, 2], "c": [1, 2]})
     coded = codes.set_column(1, "c", codes["c"].dictionary_encode())
-    for written, kind in ((coded, "category"), (codes, "number")):
-        parquet.write_table(coded, tmp_path / "1.parquet")
-        parquet.write_table(written, tmp_path / "2.parquet", store_schema=written is coded)
+    parquet.write_table(coded, tmp_path / "1.parquet")
+    for written, is_stored in ((coded, True), (codes, True), (codes, False)):
+        parquet.write_table(written, tmp_path / "2.parquet", store_schema=is_stored)
+        kind = "category" if written is coded else "number"
         kinds = [column.kind for column in ingest(tmp_path).schema.columns]
         assert kinds == ["number", kind]
 
