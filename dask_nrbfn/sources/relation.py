@@ -382,8 +382,8 @@ def _arrow_schemas(connection: duckdb.DuckDBPyConnection, files: Sequence[File])
         return [_arrow_rows(files).schema]
     if files[0].suffix not in PARQUET:
         return []
-    paths = _registered(connection, files)
-    query = f"SELECT value FROM parquet_kv_metadata({paths}) WHERE key = 'ARROW:schema'"
+    paths = ", ".join(map(_path, files))
+    query = f"SELECT value FROM parquet_kv_metadata([{paths}]) WHERE key = 'ARROW:schema'"
     known = [pa.py_buffer(b64decode(value)) for (value,) in connection.sql(query).fetchall()]
     return [*map(pa.ipc.read_schema, known)] if len(known) == len(files) else []
 
@@ -470,15 +470,19 @@ def _text_rows(
     relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
     names = [name for name in headers[0] if name not in ("", *reading.marks(MISSING_VALUES))]
     # A row that repeats the header makes every column a text.
-    are_texts = all(found.get(name) == "VARCHAR" for name in names)
-    repeats = repeats_header({name: quoted(name) for name in names})
-    if has_header and are_texts and repeats and not reading.spoiled:
-        numbered = relation.project(f"row_number() OVER () - 1, {repeats} AS is_met")
-        for row, _ in ran(connection, numbered.filter("is_met").limit(1).fetchall):
-            problem = f"{reading.place} repeats its header in row {row} (the first is 0)."
-            raise DataError(problem, JOINED)
+    if has_header and not reading.spoiled and all(found.get(name) == "VARCHAR" for name in names):
+        with lines_named(checked):
+            _check_joined(connection, relation, names, reading.place)
     written = {name: value for name, value in written.items() if value}
     return relation, {"found": found, "written": written, "files": checked}
+
+
+def _check_joined(connection: Any, rows: Any, names: Sequence[str], place: File) -> None:
+    """Raise DataError if a row repeats the header."""
+    if repeats := repeats_header({name: quoted(name) for name in names}):
+        numbered = rows.project(f"row_number() OVER () - 1, {repeats} AS is_met").filter("is_met")
+        for row, _ in ran(connection, numbered.limit(1).fetchall):
+            raise DataError(f"{place} repeats its header in row {row} (the first is 0).", JOINED)
 
 
 def _types_found(
@@ -487,8 +491,8 @@ def _types_found(
     """Return the types of the first rows of text files, some files at a time."""
     found = dict[str, str]()
     for start in range(0, len(files), _MOST_OPEN):
-        paths = _registered(connection, files[start : start + _MOST_OPEN])
-        rows = connection.sql(f"FROM read_csv({paths}, {options})")
+        paths = ", ".join(map(_path, files[start : start + _MOST_OPEN]))
+        rows = connection.sql(f"FROM read_csv([{paths}], {options})")
         for name, of in zip(rows.columns, map(str, rows.types), strict=True):
             kinds = {kind_of(of), kind_of(found.get(name, of))}
             wider = "DOUBLE" if kinds == {"number"} else "VARCHAR"

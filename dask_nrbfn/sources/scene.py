@@ -233,10 +233,10 @@ def _without_default_fills(raw: "xr.Dataset", place: File) -> "xr.Dataset":
     were chosen: xarray writes its own as the fill value of Zarr v2.
     """
     stored: Any = opened_zarr(place)
-    variables = {str(name): each for name, each in raw.variables.items()}
-    zeros = [name for name, each in variables.items() if not each.attrs.get("_FillValue", True)]
-    zeros = sorted(name for name in zeros if "_FillValue" not in stored[name].attrs)
+    fills = {str(name): each.attrs.get("_FillValue") for name, each in raw.variables.items()}
+    filled = sorted(name for name, fill in fills.items() if fill == 0)
+    zeros = [name for name in filled if "_FillValue" not in stored[name].attrs]
     for name in zeros:
-        del variables[name].attrs["_FillValue"]
+        del raw[name].attrs["_FillValue"]
     raw.encoding["zeros"] = ", ".join(map(repr, zeros))
     return raw

@@ -28,10 +28,8 @@ _PACKED = {".gz": "gzip", ".zst": "zstd"}
 # Bytes that UTF-8 has not, as `surrogateescape` reads them, and the NUL of UTF-16.
 _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\udc9f]")
 _BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
-JOINED = (
-    "Leave out the headers of joined files, except the first. If it is a row, read the file "
-    + _BY_SQL.format("header = true")
-)
+JOINED = "Leave out the headers of joined files, except the first. If it is a row, read the file "
+JOINED += _BY_SQL.format("header = true")
 # A row that repeats so many names is a header. Words of so few letters can be cells of a row.
 _NAMES_TOLD, _SHORT = 16, 3
 
@@ -53,10 +51,9 @@ class Dialect:
     @classmethod
     def of(cls, sniffed: Mapping[str, Any]) -> Self:
         """Return the dialect that DuckDB found, with double quotes if it found none."""
-        none = "(empty)"
-        quote = '"' if sniffed["Quote"] == none else sniffed["Quote"]
-        escape = quote if sniffed["Escape"] == none else sniffed["Escape"]
-        return cls(sniffed["Delimiter"], quote, escape, sniffed["SkipRows"])
+        found = {name: value for name, value in sniffed.items() if value != "(empty)"}
+        quote = found.get("Quote", '"')
+        return cls(found["Delimiter"], quote, found.get("Escape", quote), found["SkipRows"])
 
     def options(self) -> dict[str, str]:
         """Return the arguments of read_csv."""
@@ -95,8 +92,9 @@ def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
 def width_of(file: File) -> int:
     """Return about how many cells the first rows of a file have."""
     with _lines_of(file) as lines:
-        rows = [*islice(lines, 9)]
-    return max((line.count(mark) for line in rows for mark in _DELIMITERS), default=0)
+        return max(
+            (line.count(mark) for line in islice(lines, 9) for mark in _DELIMITERS), default=0
+        )
 
 
 def _is_comment(line: str) -> bool:
@@ -231,9 +229,6 @@ def _encoding_of(line: str) -> tuple[str, str]:
     """Return the remedy for a line in another encoding than UTF-8."""
     if "\0" in line:
         return "Read UTF-16", "encoding = 'utf-16'"
-    if _NOT_LATIN.search(line):
-        remedy = (
-            "Convert text that Windows wrote, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"
-        )
-        return remedy, ""
-    return "Read Latin-1", "encoding = 'latin-1'"
+    if not _NOT_LATIN.search(line):
+        return "Read Latin-1", "encoding = 'latin-1'"
+    return "Convert text of Windows, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv", ""
