@@ -481,6 +481,7 @@ def test_text__files_of_a_directory_may_be_written_differently(
         found = dict(zip(dataset.feature_names, rows_of(dataset).T.tolist(), strict=True))
         assert found == {"a": [1, 3] * 2, "b": [2, 4] * 2}
         assert labels_of(dataset) == ["u", "v"] * 2
+        assert ("c" in dataset.schema.ignored) == (name == "columns")
 
 
 @pytest.mark.parametrize(
