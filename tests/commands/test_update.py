@@ -480,6 +480,17 @@ def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
     assert_moments(run, *table_of(rows[:2]))
 
 
+def test_update_run__sums_of_too_many_rows_are_refused(tmp_path, run_in, rows):
+    run = run_in(4)
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(4))
+    gram = zarr.open_array(next((tmp_path / "run").glob("update-*/parts/**/packed_gram")))
+    gram[:] = 2 * gram[:]
+    with pytest.raises(DamagedDataError, match="rows with a total weight of 150 sum to"):
+        update(run, rows[1])
+    assert describe(run.location)["version"] == 0
+
+
 def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, stored, rows):
     for dataset in rows[1:]:
         update(stored, dataset)

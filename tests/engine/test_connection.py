@@ -1,8 +1,10 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import dask
 import numpy as np
@@ -12,7 +14,7 @@ from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.connection import describe_engine
+from dask_nrbfn.engine.connection import describe_engine, local_cluster
 from dask_nrbfn.engine.memory import usable_bytes
 from dask_nrbfn.engine.threads import threads_of_workers, worker_environment
 from dask_nrbfn.errors import ClusterError, ParameterError
@@ -125,6 +127,24 @@ def test_local_cluster__has_its_threads_and_leaves_this_process_as_it_was(monkey
     assert told["variables"] == worker_environment(2)
     assert set(told["blas"]) == {2}
     assert told["numba"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_local_cluster__a_signal_while_it_starts_arrives_afterwards(monkeypatch, number):
+    arrived = []
+
+    def start(**options):
+        signal.raise_signal(number)
+        assert not arrived
+        return nullcontext()
+
+    monkeypatch.setattr(sys.modules["dask_nrbfn.engine.connection"], "LocalCluster", start)
+    before = signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        with local_cluster(EngineOptions(workers=1)):
+            assert arrived == [number]
+    finally:
+        signal.signal(number, before)
 
 
 def engine_of(options):
