@@ -10,7 +10,7 @@ import dask
 import numpy as np
 import pytest
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, default_client
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
@@ -89,6 +89,8 @@ def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, c
     for options in (EngineOptions(scheduler=address), EngineOptions(scheduler_file=str(path))):
         with caplog.at_level(logging.INFO, logger="dask_nrbfn"), connect(options) as engine:
             assert engine.run(work.square, [(5,)], label="squares") == [25]
+            with pytest.raises(ValueError, match="No clients found"):
+                default_client()
             other = engine.client
         assert other.status == "closed"
         assert f"up to 2 tasks at a time on {address}, BLAS threads of each: 1" in caplog.messages
