@@ -85,6 +85,7 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 )
 def test_layout__number_of_parts_from_the_rows(n_rows, n_parts):
     assert PartLayout.of(n_rows).n_parts == n_parts
+    assert PartLayout.of(n_rows, gpu=True).n_parts == max(n_rows // 786_432, 1)
 
 
 def finished(run, stage):
