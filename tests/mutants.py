@@ -56,6 +56,19 @@ EQUIVALENT = {
     "engine/tasks.py: time.sleep([0.1 -> 0.2])": "how soon a lost result is looked at again",
     "numeric/calibration.py: | ((point[:2] >= _MOST_FACTORS) & ([gradient[:2] < 0 -> "
     "(gradient[:2] <= 0)]))": "a gradient at a bound is not exactly 0",
+    "numeric/held_out.py: near = slice(max(best - [3 -> 4], 0), best + 4)": (
+        "one more point of the grid changes the spline less than its error"
+    ),
+    "numeric/ridge.py: ILL_CONDITIONED = [10 -> 11] * float(np.finfo(np.float64).eps)": (
+        "a round number of rounding errors, before a warning"
+    ),
+    "stages/search.py: none = Chosen.of_points(np.empty(([0 -> 1], dataset.n_features)))": (
+        "linear functions need no basis"
+    ),
+    "stages/search.py: if job.left_s(size) < [0 -> 1]:": "a second more or less is left",
+    "stages/search.py: if [job.left_s(size) < 0 -> (job.left_s(size) <= 0)]:": (
+        "the time left is not exactly 0"
+    ),
     "stages/search.py: if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > "
     "[0 -> 1]):": "a second more or less is left",
 }

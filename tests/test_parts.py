@@ -15,7 +15,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import parts as parts_module
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.measure import measure
-from dask_nrbfn.errors import DamagedDataError, DamagedResultError
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError, ParameterError
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import (
@@ -313,6 +313,17 @@ def test_reduce_parts__a_damaged_sum_costs_its_parts(tmp_path, dataset):
     reduce_parts(run, local, engine, reduction)
     assert engine.n_tasks == 2 * (10 + 3 + 1)
     assert bits(read_total(run, reduction)) == bits(expected)
+
+
+class RemoteEngine(InlineEngine):
+    in_memory = False
+
+
+def test_reduce_parts__workers_cannot_open_a_store_in_memory(dataset):
+    run, reduction = begin(dataset, 2)
+    with pytest.raises(ParameterError, match="memory of this process"):
+        reduce_parts(run, dataset, RemoteEngine(), reduction)
+    assert not stored(run)
 
 
 @given(n_parts=st.integers(1, 400))

@@ -548,14 +548,10 @@ def flush(path: Path) -> None:
 
 
 def replace_path(new: Path, target: Path) -> None:
-    """Replace `target`, which may exist, with the complete file or directory `new`.
+    """Replace `target`, which may exist, with the complete directory `new`.
 
     If the process is killed in between, both directories have hidden names.
     """
-    if not new.is_dir():
-        os.replace(new, target)
-        flush(target.parent)
-        return
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex}{MOVED}")
     with suppress(FileNotFoundError):
         os.rename(target, old)

@@ -10,6 +10,7 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.numeric.calibration import FIT_BYTES
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.params import FitParams
@@ -65,6 +66,16 @@ def test_update__a_large_one_is_calibrated_again():
     assert figures["temperature"] == latest.calibration.temperature
     wrong = (latest.scores(X).argmax(axis=1) != y).mean()
     assert figures["error_rate"] == pytest.approx(wrong, abs=0.04)
+
+
+def test_update__states_the_bytes_of_the_rows_that_are_judged():
+    few, many = write(*SMALL), write(*LARGE)
+    held = [update_run(copied().location, rows, ENGINE)["predicted_bytes"] for rows in (few, many)]
+    p, q, r = many.n_features, many.n_classes, PARAMS.basis_size
+    # Rows and targets, activations twice, and a row of the calibration.
+    row_bytes = 8 * (2 * p + 3 * q + 2 * r) + FIT_BYTES * q
+    further = row_bytes * (many.n_rows - few.n_rows)
+    assert held[1] - held[0] == further + many.reading_bytes - few.reading_bytes
 
 
 def sums_of_networks(run, model, X):

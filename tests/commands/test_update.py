@@ -174,6 +174,9 @@ def penalized(run, X, y, penalty, shares):
 PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
 
 
+PENALIZED_BY_KERNEL = replace(PENALIZED, penalty="kernel")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_update_run__with_a_penalty_is_one_fit(rows, penalty):
@@ -443,6 +446,20 @@ def test_update_run__states_the_bytes_of_its_sums_and_of_a_block(run, rows):
     assert merged == PROCESS_BYTES + solve_bytes(r, q, in_place=True) + 8 * 4 * r * (p + q)
 
 
+def test_update_run__states_the_bytes_of_a_solve(rows):
+    """A penalty and sums that rows have left are solved next to the gram matrix."""
+    penalized = fit_dataset(rows[0], MemoryStore(), PENALIZED_BY_KERNEL, InlineEngine())
+    site = write_site(penalized, MemoryStore(), rows[0], rows[2])
+    merged = merge_runs(penalized.location, site.location, InlineEngine())["predicted_bytes"]
+    basis = 8 * 4 * 20 * (4 + 3)
+    assert merged == PROCESS_BYTES + solve_bytes(20, 3, penalty_axes=2) + basis
+    large = write_table(MemoryStore(), *spirals(1100))
+    run = fit_dataset(large, MemoryStore(), replace(PARAMS, basis_size=1000), InlineEngine())
+    part = write_table(MemoryStore(), large.X[:5], large.y[:5])
+    left = update(run, part, forget=True)["predicted_bytes"]
+    assert left == PROCESS_BYTES + solve_bytes(1000, 3) + 8 * 4 * 1000 * (4 + 3)
+
+
 def test_update_run__what_a_killed_update_left_does_not_stay(run, rows):
     run.group(f"{version_name(1)}/left")
     update(run, rows[1])
@@ -478,6 +495,17 @@ def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
         update(run, rows[1])
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))
+
+
+def test_update_run__sums_of_too_many_rows_are_refused(tmp_path, run_in, rows):
+    run = run_in(4)
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(4))
+    gram = zarr.open_array(next((tmp_path / "run").glob("update-*/parts/**/packed_gram")))
+    gram[:] = 2 * gram[:]
+    with pytest.raises(DamagedDataError, match="rows with a total weight of 150 sum to"):
+        update(run, rows[1])
+    assert describe(run.location)["version"] == 0
 
 
 def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, stored, rows):

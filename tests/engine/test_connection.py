@@ -1,18 +1,20 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import dask
 import numpy as np
 import pytest
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, default_client
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.connection import describe_engine
+from dask_nrbfn.engine.connection import describe_engine, local_cluster
 from dask_nrbfn.engine.memory import usable_bytes
 from dask_nrbfn.engine.threads import threads_of_workers, worker_environment
 from dask_nrbfn.errors import ClusterError, ParameterError
@@ -87,6 +89,8 @@ def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, c
     for options in (EngineOptions(scheduler=address), EngineOptions(scheduler_file=str(path))):
         with caplog.at_level(logging.INFO, logger="dask_nrbfn"), connect(options) as engine:
             assert engine.run(work.square, [(5,)], label="squares") == [25]
+            with pytest.raises(ValueError, match="No clients found"):
+                default_client()
             other = engine.client
         assert other.status == "closed"
         assert f"up to 2 tasks at a time on {address}, BLAS threads of each: 1" in caplog.messages
@@ -125,6 +129,24 @@ def test_local_cluster__has_its_threads_and_leaves_this_process_as_it_was(monkey
     assert told["variables"] == worker_environment(2)
     assert set(told["blas"]) == {2}
     assert told["numba"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_local_cluster__a_signal_while_it_starts_arrives_afterwards(monkeypatch, number):
+    arrived = []
+
+    def start(**options):
+        signal.raise_signal(number)
+        assert not arrived
+        return nullcontext()
+
+    monkeypatch.setattr(sys.modules["dask_nrbfn.engine.connection"], "LocalCluster", start)
+    before = signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        with local_cluster(EngineOptions(workers=1)):
+            assert arrived == [number]
+    finally:
+        signal.signal(number, before)
 
 
 def engine_of(options):

@@ -4,17 +4,13 @@ import sys
 import dask
 import pytest
 from distributed import Client
-from zarr.storage import MemoryStore
 
 from dask_nrbfn import errors
-from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.connection import local_cluster
-from dask_nrbfn.errors import MemoryBudgetError, ParameterError, WorkerLostError
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.errors import MemoryBudgetError, WorkerLostError
 from tests.engine import work
 from tests.engine.processes import wait_until
-from tests.tables import spirals, write_table
 
 CAN_RESET = os.access("/proc/self/clear_refs", os.W_OK)
 
@@ -42,6 +38,21 @@ def mortal_workers():
 def test_run__results_in_order(engine):
     results = engine.run(work.square_later, [(i,) for i in range(20)], label="squares")
     assert results == [i * i for i in range(20)]
+
+
+def test_run__tasks_that_follow_leave_the_results_of_others(engine):
+    seen = []
+
+    def follow(square):
+        seen.append(square)
+        return [(square + 5,), (square + 6,)] if square < 25 else []
+
+    results = engine.run(work.square, [(i,) for i in range(5)], label="squares", follow=follow)
+    assert results == [0, 1, 4, 9, 16]
+    assert sorted(seen) == sorted(results + [(i + n) ** 2 for i in results for n in (5, 6)])
+    if isinstance(engine, InlineEngine):
+        # They start before the others.
+        assert seen[:4] == [0, 36, 25, 1]
 
 
 def test_run__both_processes_work(two_workers, tmp_path):
@@ -116,12 +127,6 @@ def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
         connect(client=two_workers.client),
     ):
         pytest.fail("the block must not run")
-
-
-def test_fit__of_a_store_in_memory_is_refused(two_workers):
-    table = write_table(MemoryStore(), *spirals(50))
-    with pytest.raises(ParameterError, match="memory of this process"):
-        fit_dataset(table, MemoryStore(), FitParams(), two_workers)
 
 
 @pytest.mark.slow

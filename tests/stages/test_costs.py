@@ -532,6 +532,13 @@ def test_cells__of_wide_rows_hold_the_sample_of_the_tree():
     assert cost.held_bytes == holds(floats((3, 2**25 // 500, 500)), reads=wide)
 
 
+def test_cells__that_are_small_hold_their_networks(table):
+    n_cells, r = 20_000, 40
+    cost = costs(table, replace(EXACT, cells=n_cells, basis_size=r))["cells"]
+    networks = n_cells * floats((r, P), (r, K), (P,), (K,))
+    assert cost.held_bytes == holds(3 * networks, reads=table)
+
+
 RATES = Rates(products=3e9, exponentials=7e8, pairs=5e8, bytes=2e8)
 
 

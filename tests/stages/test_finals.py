@@ -137,9 +137,11 @@ def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypat
     assert winding.read("basis/rows").shape == (32,)
 
 
+DOUBLING = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",), folds=2)
+
+
 def test_size__doubles_while_it_gains():
-    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",), folds=2)
-    run = tune(*spirals(300, n_features=2), tuning=tuning)
+    run = tune(*spirals(300, n_features=2), tuning=DOUBLING)
     curve = SEARCH.recorded(run).curve
     assert {each["basis"] for each in curve} == {"random"}
     sizes = [each["n_basis"] for each in curve]
@@ -147,6 +149,13 @@ def test_size__doubles_while_it_gains():
     assert 32 <= max(sizes) <= 150
     best = min(curve, key=lambda each: each["error_rate"])
     assert run.chosen_params.basis_size <= best["n_basis"]
+
+
+def test_size__stops_where_two_sizes_have_no_error():
+    X, Y = surfaces(300)
+    curve = SEARCH.recorded(tune(X, 0 * Y, tuning=DOUBLING)).curve
+    assert {each["relative_error"] for each in curve} == {0}
+    assert {each["n_basis"] for each in curve} == {4, 8, 16, 32}
 
 
 @pytest.mark.slow

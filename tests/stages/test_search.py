@@ -23,7 +23,7 @@ from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
 QUICK = TuneParams(
@@ -198,6 +198,14 @@ def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_b
     beside = alphas[max(near - ALPHAS_NEXT, 0) : near + ALPHAS_NEXT + 1]
     assert tried == [(best["penalty"], alpha) for alpha in beside]
     assert run.begun.alphas == alphas
+
+
+def test_search__of_numbers_takes_the_least_error():
+    tuning = replace(QUICK, width_factors=(0.01, 0.1, 1.0))
+    search = tune(*surfaces(80), replace(SIZED, basis="random"), tuning).stages["search"]
+    errors = {each["width_factor"]: each["relative_error"] for each in search["tried"]}
+    assert len(set(errors.values())) == 3
+    assert search["chosen"]["width_factor"] == min(errors, key=errors.get)
 
 
 def test_search__refines_the_width_of_the_best():

@@ -202,6 +202,14 @@ def test_open__unfinished(tmp_path):
     assert "unfinished" in caught.value.remedy
 
 
+@pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])
+def test_write__a_weight_that_is_no_weight_names_its_row(weight):
+    weights = np.ones(7)
+    weights[5:] = weight
+    with pytest.raises(DataError, match=f"weights has {weight} in row 5 "):
+        write_dataset(MemoryStore(), table(7), np.arange(7) % 2, weights)
+
+
 def weighted_dataset(location):
     return write_dataset(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
 

@@ -86,6 +86,7 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 )
 def test_layout__number_of_parts_from_the_rows(n_rows, n_parts):
     assert PartLayout.of(n_rows).n_parts == n_parts
+    assert PartLayout.of(n_rows, gpu=True).n_parts == max(n_rows // 786_432, 1)
 
 
 def finished(run, stage):
@@ -199,6 +200,17 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
     np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(4, seed=1))
     with pytest.raises(DamagedResultError):
         run.read_part("moments", 0, "cross")
+
+
+def test_members__are_held_as_often_as_they_joined_and_did_not_leave(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    (first,), other = run.members_held.values(), {"content": "other", "n_rows": 3}
+    assert (first["times"], first["n_rows"]) == (1, 10)
+    run.finish_version({"action": "add", "members": [first, other | {"times": 2}]}, needs=[])
+    assert [each["times"] for each in run.members_held.values()] == [2, 2]
+    assert run.n_rows_held == 2 * 10 + 2 * 3
+    left = run.members_after({"action": "forget", "members": [other, other | {"content": "part"}]})
+    assert [each["times"] for each in left.values()] == [2, 1, -1]
 
 
 def test_finish_version__is_on_the_disk_before_it_is_recorded(tmp_path, dataset, monkeypatch):
