@@ -203,7 +203,7 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
 
 
 def test_members__are_held_as_often_as_they_joined_and_did_not_leave(place, dataset):
-    run = Run.start(place, dataset, FitParams(), {})
+    run = Run.start(place, dataset, Spec.of(FitParams()), {})
     (first,), other = run.members_held.values(), {"content": "other", "n_rows": 3}
     assert (first["times"], first["n_rows"]) == (1, 10)
     run.finish_version({"action": "add", "members": [first, other | {"times": 2}]}, needs=[])
