@@ -28,6 +28,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.calibration import FIT_BYTES
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
@@ -172,9 +173,6 @@ def penalized(run, X, y, penalty, shares):
 
 
 PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
-
-
-PENALIZED_BY_KERNEL = replace(PENALIZED, penalty="kernel")
 
 
 @pytest.mark.slow
@@ -446,16 +444,31 @@ def test_update_run__states_the_bytes_of_its_sums_and_of_a_block(run, rows):
     assert merged == PROCESS_BYTES + solve_bytes(r, q, in_place=True) + 8 * 4 * r * (p + q)
 
 
-def test_update_run__states_the_bytes_of_a_solve(rows):
-    """A penalty and sums that rows have left are solved next to the gram matrix."""
-    penalized = fit_dataset(rows[0], MemoryStore(), PENALIZED_BY_KERNEL, InlineEngine())
-    site = write_site(penalized, MemoryStore(), rows[0], rows[2])
-    merged = merge_runs(penalized.location, site.location, InlineEngine())["predicted_bytes"]
-    basis = 8 * 4 * 20 * (4 + 3)
-    assert merged == PROCESS_BYTES + solve_bytes(20, 3, penalty_axes=2) + basis
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"penalty": "kernel"}, {"penalty_axes": 2}),
+        ({"locality": 0.5}, {"locality": True}),
+        ({"cells": 2, "basis_size": 10}, {}),
+    ],
+)
+def test_merge_runs__states_the_bytes_of_a_solve_next_to_the_gram_matrix(rows, changes, options):
+    params = replace(PENALIZED, basis="random", **changes)
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
+    site = write_site(run, MemoryStore(), rows[0], rows[2])
+    merged = merge_runs(run.location, site.location, InlineEngine())["predicted_bytes"]
+    r, p, q, further = params.basis_size, 4, 3, 0
+    if params.cells:
+        # The model of all cells, twice, and the calibration of the rows of the fit.
+        further = 8 * 2 * 2 * r * (p + 2 * q) + FIT_BYTES * 150 * q
+    assert merged == PROCESS_BYTES + solve_bytes(r, q, **options) + 8 * 4 * r * (p + q) + further
+
+
+def test_update_run__states_the_bytes_of_a_subtraction():
     large = write_table(MemoryStore(), *spirals(1100))
     run = fit_dataset(large, MemoryStore(), replace(PARAMS, basis_size=1000), InlineEngine())
     part = write_table(MemoryStore(), large.X[:5], large.y[:5])
+    # The gram matrix is checked before the solve, and not overwritten.
     left = update(run, part, forget=True)["predicted_bytes"]
     assert left == PROCESS_BYTES + solve_bytes(1000, 3) + 8 * 4 * 1000 * (4 + 3)
 
