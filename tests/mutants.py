@@ -41,9 +41,6 @@ COSTS += ("_COPIES",)
 
 # Faults that no test can notice, as they are printed, with the reason.
 EQUIVALENT = {
-    "fit.py: sizes, most = FitSizes.of(context, n_basis=[1 -> 2]), context.dataset.n_rows": (
-        "the size is replaced before it is used"
-    ),
     "parts.py: span: tuple[int, int] = ([0 -> 1], 0),": "the sum of a family has no span",
     "parts.py: span: tuple[int, int] = (0, [0 -> 1]),": "the sum of a family has no span",
     "parts.py: [del records[member] -> pass]": "nothing looks for the sum of a member again",

@@ -51,7 +51,7 @@ BUDGETS = {
     "storage": (3280, 9),
     "engine": (900, 8),
     "sources": (3221, 14),
-    "stages": (5880, 16),
+    "stages": (5890, 16),
     "commands": (3696, 12),
     "estimators": (1780, 8),
     "report": (960, 7),

@@ -138,10 +138,10 @@ def _compute(job: StageJob) -> dict[str, Any]:
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
     if source_of(params.basis).by_confidence:
         n_below = CONFIDENCE.recorded(run).n_below_threshold
+        if most is not None and params.confidence_threshold is not None:
+            _warn_of_rare_class(job)
         n_searched = with_neighbors(run).n_rows
         n_drawn = min(_n_drawn(params, n_searched, dataset.n_classes), n_searched - n_below)
-        if most is not None and params.confidence_threshold is not None:
-            _warn_of_rare_class(run, dataset)
         if most == n_basis < n_below + n_drawn:
             cap = most
             limit = "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
@@ -157,23 +157,31 @@ def _compute(job: StageJob) -> dict[str, Any]:
     return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}
 
 
-def _warn_of_rare_class(run: Run, dataset: Dataset) -> None:
+def _warn_of_rare_class(job: StageJob) -> None:
     """Warn if a given threshold leaves a class with few basis rows, though the class has more."""
-    below, all_rows = np.zeros((2, dataset.n_classes), dtype=np.int64)
-    for rows in _rows_by_confidence(run, "least-confident"):
-        is_below = rows.priority < run.spec.params.threshold
-        all_rows += np.bincount(rows.codes, minlength=dataset.n_classes)
-        below += np.bincount(rows.codes[is_below], minlength=dataset.n_classes)
-    lacking = np.flatnonzero(below < np.minimum(LEAST_OF_CLASS, all_rows))
-    if len(lacking):
-        rarest = lacking[below[lacking].argmin()]
+    rarest = run_task(job.engine, _rarest_below, job.run, job.dataset, label="basis")
+    if rarest is not None:
         logger.warning(
             "basis: class %s has only %s below the threshold %g. Leave the threshold out to draw "
             "rows of every class too.",
-            dataset.classes[rarest],
-            plural(int(below[rarest]), "row"),
-            run.spec.params.threshold,
+            job.dataset.classes[rarest[0]],
+            plural(rarest[1], "row"),
+            job.run.spec.params.threshold,
         )
+
+
+def _rarest_below(run: Run, dataset: Dataset) -> tuple[int, int] | None:
+    """Return the code of a class with few of its rows below the threshold, and their number."""
+    below, searched = np.zeros((2, dataset.n_classes), dtype=np.int64)
+    for rows in _rows_by_confidence(run, "least-confident"):
+        is_below = rows.priority < run.spec.params.threshold
+        searched += np.bincount(rows.codes, minlength=dataset.n_classes)
+        below += np.bincount(rows.codes[is_below], minlength=dataset.n_classes)
+    lacking = np.flatnonzero(below < np.minimum(LEAST_OF_CLASS, searched))
+    if not len(lacking):
+        return None
+    rarest = int(lacking[below[lacking].argmin()])
+    return rarest, int(below[rarest])
 
 
 def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
