@@ -105,22 +105,24 @@ def read_full_model(run: Run, place: str) -> Model:
 
 def with_sums(change: Change, model: Model, engine: Engine) -> Change:
     """Return a change after its moments were stored in its place; each cell has a part."""
-    _, base, run, stage, cell_rows, added, dataset, codes = change
+    run, dataset, stage = change.source, change.dataset, change.place
     assert dataset is not None
+    context = change.base, change.codes
     if model.cells is None:
         layout = PartLayout.of(dataset.n_rows, run.spec.params.n_parts)
         finish = partial(_store, stage)
-        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, (base, codes), finish)
+        reduction = Reduction(stage, _begin_sums, {"": Moments}, layout, context, finish)
         reduce_parts(run, dataset, engine, reduction)
     else:
         # Every cell reads all new rows: that takes much less time than its moments.
-        units = [(base, codes, cell) for cell in range(model.n_cells)]
+        units = [(*context, cell) for cell in range(model.n_cells)]
         records = map_parts(run, dataset, engine, stage=stage, task=_sum_cell, units=units)
-        cell_rows = np.array([record["n_rows"] for record in records])
+        change = change._replace(cell_rows=np.array([record["n_rows"] for record in records]))
     # Forgotten rows leave the range of the targets as it is.
     if dataset.of_numbers and change.action == ADD:
         added = run_task(engine, Dataset.target_range, dataset, label=change.action)
-    return change._replace(cell_rows=cell_rows, target_range=added)
+        change = change._replace(target_range=added)
+    return change
 
 
 def _store(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:

@@ -25,7 +25,7 @@ _DELIMITERS = ",;\t|"
 # How comments begin, and the most lines before a header that can be titles.
 _COMMENTS, _MOST_TITLES = ("#", "%", "!", "//"), 10
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
-# Bytes that UTF-8 has not, as `surrogateescape` reads them, and the NUL of UTF-16.
+# Bytes that are not UTF-8, as `surrogateescape` reads them, and the NUL of UTF-16.
 _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\udc9f]")
 _BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
 JOINED = "Leave out the headers of joined files, except the first. If it is a row, read the file "
@@ -183,19 +183,20 @@ def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
 
     try:
         for row in dialect.rows(noted(), strict=True):
-            width, own = width or len(row), held[-1][len(held[-1].rstrip("\r\n")) :]
+            line_end = held[-1][len(held[-1].rstrip("\r\n")) :]
+            width, ending = width or len(row), ending or line_end
             if len(row) not in (0, width):
                 if held[0].isspace():
                     raise _of_line(file, number, "has only blanks", "Delete the line.")
                 raise _other_width(file, number, len(row), width)
-            if own and own != (ending := ending or own):
-                problem = f"ends in {own!r}, but the lines before in {ending!r}"
+            if line_end not in ("", ending):
+                problem = f"ends in {line_end!r}, but the lines before in {ending!r}"
                 remedy = "Write all ends of lines alike, or read the file"
                 raise _of_line(file, number, problem, remedy, "strict_mode = false")
             number += len(held)
             held.clear()
     except csv.Error as error:
-        # Nothing is known of a long cell.
+        # A cell that is too long for the csv module can be right.
         if len(held) > 1 or "limit" not in str(error):
             place = f"has a cell in column {dialect.width(held[0])} (the first is 1)"
             problem = f"{place} whose quotes do not match: {held[0].strip()[:80]}"

@@ -115,7 +115,7 @@ def _with_alpha(params: FitParams) -> FitParams:
 
 
 def _resolve_fit(params: FitParams, targets: Targets, n_rows: int) -> Spec:
-    """Return the fit of resolved parameters, which or whose cells choose alpha if they can."""
+    """Return the fit of resolved parameters; the fit or its cells choose alpha if they can."""
     if params.alpha != FitParams.alpha:
         return Spec.of(params, targets=targets)
     refined = not loss_named(params.loss).solved_at_once

@@ -303,7 +303,7 @@ class HeldOutPass:
                 buffer=self._buffer[: X.shape[0]],
                 threads=self._threads,
             )
-            # As predictions are.
+            # Predictions are clipped too.
             yield rows, scores if self._range is None else np.clip(scores, *self._range)
 
     def sums(self) -> Sums:
