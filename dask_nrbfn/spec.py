@@ -7,7 +7,6 @@ run stores it, and each finished stage narrows it by what its record chooses.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from itertools import product
 from typing import Any, Literal, Self
 
 from dask_nrbfn.choices import BASES
@@ -205,8 +204,14 @@ class Spec:
     @property
     def ridges(self) -> list[Ridge]:
         """The ridges to try with the features and basis of the fit, ordered by `shared`."""
-        tried = product(self.supported_penalties, self.localities, self.alphas, self.components)
-        return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
+        own = Ridge.in_params(self.params)
+        return [
+            own._replace(penalty=penalty, locality=locality, alpha=alpha, components=size)
+            for penalty in self.supported_penalties
+            for locality in self.localities
+            for alpha in self.alphas
+            for size in self.components
+        ]
 
     @property
     def n_ridges(self) -> int:

@@ -28,7 +28,7 @@ from dask_nrbfn.numeric.held_out import (
     unexplained_share,
 )
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments, with_rounding
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
@@ -369,13 +369,16 @@ def _solve_cells(
     scaled, leverages = np.asarray(model.scaling.apply(X)), np.zeros(X.shape[0])
     rows, routed = model.cells.tree.route(scaled)
     targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
-    penalty_of = penalty_named(model.params.penalty).of
+    ridge = Ridge.in_params(model.params)
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
         run.write_part(place, cell, {}, moments.arrays())
-        shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
-        penalty = penalty_of(partial(model.features_of_cell, cell), shares)
-        system_of = partial(cell_system, targets=targets, normalized=normalized, penalty=penalty)
+        start, stop = model.cells.starts[cell : cell + 2].tolist()
+        features = partial(model.features_of_cell, cell)
+        terms = RidgeTerms(features=features, shares=partial(run.read, "cells/shares", start, stop))
+        system_of = partial(
+            cell_system, targets=targets, ridge=ridge, terms=terms, normalized=normalized
+        )
         if not math.isnan(alpha):
             _check_rounding(change, moments, system_of, alpha, cell)
         # The system may be singular.
@@ -387,8 +390,7 @@ def _solve_cells(
         if solution.is_constant:
             leverages[own] = 1.0 / (moments.total_weight or 1.0)
         elif own.size:
-            features = model.features_of_cell(cell)
-            leverages[own] = _leverages(system_of(moments), alpha, features, scaled[own])
+            leverages[own] = _leverages(system_of(moments), alpha, features(), scaled[own])
     solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
     empty = np.array([products[0, 0] == 0 for products in of_targets])
     if empty.all():

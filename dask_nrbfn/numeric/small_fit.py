@@ -21,10 +21,10 @@ from dask_nrbfn.numeric.held_out import (
 )
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
-from dask_nrbfn.numeric.ridge_path import Ridge, directions_among, solve_all
+from dask_nrbfn.numeric.ridge_path import directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import Targets
@@ -375,18 +375,12 @@ class _Judging:
             gram, *others, targets=self._table.targets, normalized=features.normalized
         )
 
-        def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
-            penalty = penalty_named(ridge.penalty).of(features.on_device, self.shares)
-            return replace(system, penalty=penalty)
-
-        return solve_all(
-            system,
-            kept,
-            tried=ridges,
-            penalize=penalize,
-            directions_of=lambda kept: directions_among(features, kept, n_components),
-            estimated=False,
-        )[0]
+        terms = RidgeTerms(
+            features=features.on_device,
+            shares=lambda: self.shares,
+            directions=lambda kept: directions_among(features, kept, n_components),
+        )
+        return solve_all(system, kept, tried=ridges, terms=terms, estimated=False)[0]
 
     def _judge(
         self, features: RadialFeatures, of_folds: list[FoldWeights], kind: type[JudgedSums]

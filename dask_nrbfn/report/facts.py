@@ -15,7 +15,7 @@ from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import PAPER_ALPHA, FitParams
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown

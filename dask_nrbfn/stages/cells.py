@@ -28,7 +28,7 @@ from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
@@ -211,7 +211,8 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
     if spec.tunes:
         penalty = spec.supported_penalties[0]
         alphas = CELL_ALPHAS if alphas == TuneParams.alphas else alphas
-    return tuple(Ridge(penalty, alpha) for alpha in sorted(alphas, reverse=True))
+    own = Ridge.in_params(spec.params)
+    return tuple(own._replace(penalty=penalty, alpha=each) for each in sorted(alphas, reverse=True))
 
 
 def _judged(

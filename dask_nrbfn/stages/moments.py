@@ -2,11 +2,13 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
 from dask_nrbfn.numeric.device import array_module, check_sums_fit
@@ -20,10 +22,17 @@ from dask_nrbfn.numeric.eigenfunctions import (
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, locality_bytes, neighbor_shares
-from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.moments import (
+    Moments,
+    MomentSums,
+    check_moments,
+    packed_size,
+    unpack_gram,
+)
+from dask_nrbfn.numeric.penalties import RidgeTerms, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
-from dask_nrbfn.numeric.ridge import Locality, RidgeSystem
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge_path import directions_among
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
@@ -103,11 +112,6 @@ def read_features(run: Run) -> RadialFeatures:
 def _has_shares(run: Run) -> bool:
     """Return whether a penalty that the run has or tries needs the shares of clusters."""
     return any(penalty_named(name).needs_shares for name in run.spec.supported_penalties)
-
-
-def read_shares(run: Run) -> Floats | None:
-    """Return the weight share of the rows nearest to each basis row, (r,); None if not needed."""
-    return run.read("width/shares") if _has_shares(run) else None
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
@@ -478,12 +482,20 @@ def _sum_locality(job: StageJob) -> dict[str, Any]:
     return record
 
 
-def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return the locality term of the ridge of a run; None without a strength."""
-    if not strength:
-        return None
-    total = LocalitySum(run.read("locality/packed"), 0, 0)
-    return Locality(strength, total.matrix(BASIS.recorded(run).n_basis))
+def ridge_terms(run: Run, features: Callable[[], RadialFeatures] | None = None) -> RidgeTerms:
+    """Return the terms of the ridges of a run; `features` returns those of its network."""
+
+    def directions(kept: NDArray[np.bool_]) -> Floats:
+        if kept.all():
+            return run.read("components/coefficients")
+        return directions_among(read_features(run), kept, most_components(run))
+
+    return RidgeTerms(
+        features=features or partial(read_features, run),
+        shares=lambda: run.read("width/shares"),
+        locality=lambda: unpack_gram(run.read("locality/packed"), BASIS.recorded(run).n_basis),
+        directions=directions,
+    )
 
 
 class _LocalityPass(RowPass):

@@ -33,11 +33,10 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.penalties import Ridge, penalty_named
-from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
-from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
+from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
@@ -56,13 +55,11 @@ from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import (
     folded_reading,
-    most_components,
     read_features,
-    read_locality,
     read_moments,
-    read_shares,
     read_system,
     read_targets,
+    ridge_terms,
     rows_of_block,
 )
 from dask_nrbfn.stages.stage import Stage, StageJob, in_words, known
@@ -119,20 +116,6 @@ def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> F
     return FoldWeights(weights, intercepts, ones, kept)
 
 
-def penalized_system(
-    run: Run,
-    system: RidgeSystem,
-    ridge: Ridge,
-    *,
-    features: Callable[[], RadialFeatures] | None = None,
-) -> RidgeSystem:
-    """Return a system with the terms of a ridge, by the features that `features` returns."""
-    P = penalty_named(ridge.penalty).of(features or partial(read_features, run), read_shares(run))
-    size, locality = ridge.components, read_locality(run, ridge.locality)
-    directions = None if size is None else run.read("components/coefficients")[:, :size]
-    return replace(system, penalty=P, locality=locality, directions=directions)
-
-
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
     return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
@@ -143,19 +126,14 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    tried, penalize = run.spec.ridges, partial(penalized_system, run)
+    tried, terms = run.spec.ridges, ridge_terms(run)
     system = read_system(run, read_moments(run, without=fold).on_device())
     every = np.ones(len(system.gram), dtype=np.bool_)
     solved, conditions = solve_all(
         system,
         every if fold is None else kept_basis(run, fold),
         tried=tried,
-        penalize=penalize,
-        directions_of=lambda kept: (
-            run.read("components/coefficients")
-            if kept.all()
-            else directions_among(read_features(run), kept, most_components(run))
-        ),
+        terms=terms,
         each=each_system(len(every), spans=any(each.components for each in tried)),
         estimated=fold is None,
     )
@@ -163,19 +141,19 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     if fold is None:
         if not any(conditions):
             alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
-            raise penalize(system, tried[0]).singular(alphas, option="alphas")
-        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), penalize)
+            raise system.with_ridge(tried[0], terms).singular(alphas, option="alphas")
+        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), terms)
     return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
 
 
 def _path_of_risks(
-    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], penalize: Penalize
+    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], terms: RidgeTerms
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
-        penalized = penalize(system, shared)
+        penalized = system.with_ridge(shared, terms)
         for ridge, weights, condition in own:
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}

@@ -25,9 +25,9 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.spec import supports_any
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
+from dask_nrbfn.stages.moments import read_moments, read_system, read_targets, ridge_terms
 from dask_nrbfn.stages.stage import Stage, StageJob, known
-from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
+from dask_nrbfn.stages.validation import PATH, read_path_weights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 
@@ -57,8 +57,8 @@ def full_system(
     run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
 ) -> RidgeSystem:
     """Return the ridge system of all basis rows of a run, with the penalty of its network."""
-    system, ridge = read_system(run, moments), Ridge.in_params(run.spec.params)
-    return penalized_system(run, system, ridge, features=features)
+    ridge = Ridge.in_params(run.spec.params)
+    return read_system(run, moments).with_ridge(ridge, ridge_terms(run, features))
 
 
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
