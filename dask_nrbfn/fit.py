@@ -18,7 +18,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.spec import Spec
-from dask_nrbfn.stages.bases import MOST_FOUND
+from dask_nrbfn.stages.bases import GIVEN_BASIS, MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
@@ -32,7 +32,6 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
-from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run
@@ -42,26 +41,26 @@ logger = logging.getLogger(__name__)
 # How often a job computes a damaged result again before it gives up.
 _MAX_REDONE = 3
 
-_OF_ONE_NETWORK: tuple[Stage, ...] = (
+_OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
     *(NEIGHBORS, RECALL, CONFIDENCE, BASIS, WIDTH, COMPONENTS, MOMENTS, LOCALITY),
     *(PATH, VALIDATION, PRUNE, WEIGHTS, REFINE),
 )
 
-STAGES: tuple[Stage, ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
+STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
-EMBEDDING: tuple[Stage, ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)
+EMBEDDING: tuple[Stage[Any], ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)
 """The stages of an embedding, which learns no targets."""
 
 
-def stages_of(spec: Spec) -> list[Stage]:
+def stages_of(spec: Spec) -> list[Stage[Any]]:
     """Return the stages of a fit in order; in a run, those that are left or might be repeated."""
     left_out = _OF_ONE_NETWORK if spec.is_of_cells else ()
     stages = EMBEDDING if spec.mode == "embed" else STAGES
     return [stage for stage in stages if stage not in left_out and stage.wanted(spec)]
 
 
-def stages_of_run(run: Run) -> list[Stage]:
+def stages_of_run(run: Run) -> list[Stage[Any]]:
     """Return all stages of a run in order, finished or not; some depend on what a search chose."""
     left, finished = stages_of(run.spec), run.stages
     stages = EMBEDDING if run.embeds else STAGES
@@ -105,7 +104,7 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
     return {stage.name: stage.cost_in(context) for stage in stages_of(context.spec)}
 
 
-def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
+def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     cost, engine = stage.cost_in(context), context.engine
     remedy = stage.remedy(context.spec.params)
@@ -161,12 +160,10 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
         try:
             if RECALL.name in finished:
                 check_recall(run, context.min_recall)
-            if context.basis is not None and not run.has("given/values"):
-                basis = np.asarray(context.basis)
-                write_array(run.group("given"), "values", basis, "basis", "feature")
+            if context.basis is not None and not GIVEN_BASIS.is_in(run):
+                GIVEN_BASIS.write(run, np.asarray(context.basis))
             if not missing:
-                leaves = [name for stage in stages for name in stage.leaves(run)]
-                check_model(run, context.engine, leaves)
+                check_model(run, context.engine, _checked_arrays(run, stages))
                 return
             run_stage(missing[0], run, context, check_still_locked)
             stages = stages_of_run(run)
@@ -181,7 +178,17 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             stages = stages_of_run(run)
 
 
-def _drop_scratch(run: Run, stages: Iterable[Stage], finished: Collection[str]) -> None:
+def _checked_arrays(run: Run, stages: Iterable[Stage[Any]]) -> list[str]:
+    """Return the names of the stored arrays that the end of a fit reads again."""
+    names: list[str] = []
+    for stage in stages:
+        stored = run.stages[stage.name]["arrays"]
+        names += [each.name for each in stage.arrays if each.checked and each.name in stored]
+        names += stage.kept_in_parts(run)
+    return names
+
+
+def _drop_scratch(run: Run, stages: Iterable[Stage[Any]], finished: Collection[str]) -> None:
     """Delete results of finished stages that no later stage needs."""
     ended = {stage.name for stage in stages} <= run.stages.keys()
     names: list[str] = []
@@ -195,7 +202,7 @@ def _drop_scratch(run: Run, stages: Iterable[Stage], finished: Collection[str]) 
 
 
 def run_stage(
-    stage: Stage, run: Run, context: FitContext, check_still_locked: Callable[[], None]
+    stage: Stage[Any], run: Run, context: FitContext, check_still_locked: Callable[[], None]
 ) -> None:
     """Run one stage, whose predecessors are finished, and record its cost."""
     context = context.in_run(run)
@@ -219,13 +226,14 @@ def run_stage(
     seconds = round(time.perf_counter() - start, 3)
     check_still_locked()
     taken = {
+        "arrays": stage.stored(run),
         "started": started.isoformat(timespec="seconds"),
         "seconds": seconds,
         "device": context.engine.device,
         "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }
-    run.record(stages={**run.stages, stage.name: record | taken})
+    run.record(stages={**run.stages, stage.name: record.to_dict() | taken})
     logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
     if stage is SEARCH and context.clock.rates:
         costs = stage_costs(planned(context.in_run(run))).items()

@@ -39,9 +39,11 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.cells import FITS, read_cell_targets
+from dask_nrbfn.stages.basis import BASIS_VALUES
+from dask_nrbfn.stages.cells import ALPHAS, CELL_SHARES, CELLS, FITS, read_cell_targets
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
+    WIDTH,
     MomentsPass,
     read_sums,
     read_targets,
@@ -97,7 +99,7 @@ def read_full_model(run: Run, place: str) -> Model:
     model = read_model(run, place)
     if model.places is None:
         return model
-    basis = model.scaling.apply(run.read("basis/values"))
+    basis = model.scaling.apply(BASIS_VALUES.read(run))
     weights = np.zeros((model.n_targets, basis.shape[0]))
     weights[:, model.places] = model.weights
     return replace(model, basis=basis, weights=weights, places=None)
@@ -147,7 +149,7 @@ def _pass_over(
 
 
 def _weighting(run: Run, model: Model, codes: list[int] | None) -> RowWeights:
-    given = run.stages["width" if model.cells is None else "cells"]["class_weights"]
+    given = (WIDTH if model.cells is None else CELLS).recorded(run).class_weights
     return RowWeights(None if given is None else np.array(given)[codes])
 
 
@@ -353,11 +355,11 @@ def _solve_network(
         places=places,
         weights=network.weights,
         intercept=network.intercept,
-        fitting_error=network.record["fitting_error"],
-        spectral_risk=network.record["spectral_risk"],
+        fitting_error=network.record.fitting_error,
+        spectral_risk=network.record.spectral_risk,
     )
     leverages = _leverages(kept, alpha, solved.features.on_device(), X)
-    return solved, leverages, {"weight": moments.total_weight, **network.record}
+    return solved, leverages, {"weight": moments.total_weight, **network.record.to_dict()}
 
 
 def _solve_cells(
@@ -365,7 +367,7 @@ def _solve_cells(
 ) -> tuple[Model, Floats, dict[str, Any]]:
     """Store the moments of all cells; return their networks, leverages of rows, and figures."""
     assert model.cells is not None
-    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
+    alphas, solutions, of_targets = ALPHAS.read(run), [], []
     scaled, leverages = np.asarray(model.scaling.apply(X)), np.zeros(X.shape[0])
     rows, routed = model.cells.tree.route(scaled)
     targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
@@ -375,7 +377,7 @@ def _solve_cells(
         run.write_part(place, cell, {}, moments.arrays())
         start, stop = model.cells.starts[cell : cell + 2].tolist()
         features = partial(model.features_of_cell, cell)
-        terms = RidgeTerms(features=features, shares=partial(run.read, "cells/shares", start, stop))
+        terms = RidgeTerms(features=features, shares=partial(CELL_SHARES.read, run, start, stop))
         system_of = partial(
             cell_system, targets=targets, ridge=ridge, terms=terms, normalized=normalized
         )

@@ -35,6 +35,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.fit import STAGES
 from dask_nrbfn.numeric.calibration import FIT_BYTES, MOST_SCORES
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.hashing import hash_values
@@ -215,8 +216,8 @@ def merge_runs(
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = ("cells", "basis", "width", "components", "locality", "validation")
-    return [name for name in names if name in run.stages and run.has(name)]
+    updated = [stage.name for stage in STAGES if stage.is_updated]
+    return [name for name in updated if name in run.stages and run.has(name)]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import RowWeights
 
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
@@ -111,9 +111,12 @@ class BasisSource:
     n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
+GIVEN_BASIS = RunArray("given/values", ("basis", "feature"), "given basis rows", checked=False)
+
+
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the given basis rows, or a draw of them."""
-    values = run.read("given/values")
+    values = GIVEN_BASIS.read(run)
     if size < len(values):
         rng = np.random.default_rng(run.spec.params.random_state)
         values = values[rng.permutation(len(values))]
@@ -148,6 +151,11 @@ def requested_candidates(params: FitParams, dataset: Dataset) -> int | None:
 # The decision of a run on candidates: the parts of arrays with a row for each candidate.
 CANDIDATES = "candidates"
 
+CANDIDATE_ROWS = RunArray("neighbors/rows", ("candidate",), "drawn candidates", checked=False)
+CANDIDATE_HASHES = RunArray(
+    "neighbors/hashes", ("candidate",), "hashes of the values of the candidates", checked=False
+)
+
 
 def has_candidates(run: Run) -> bool:
     """Return whether only candidates have neighbours."""
@@ -165,7 +173,7 @@ def with_neighbors(run: Run) -> Run:
 
 def searched_rows(run: Run) -> NDArray[np.int64] | None:
     """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
-    return run.read("neighbors/rows") if has_candidates(run) else None
+    return CANDIDATE_ROWS.read(run) if has_candidates(run) else None
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:

@@ -87,7 +87,7 @@ class FitContext:
             layout=run.layout,
             labelled_layout=run.of_labelled().layout,
             search=NeighborSearch(**run.decisions["neighbors"]),
-            found_basis=run.stages["basis"]["n_basis"] if "basis" in run.stages else None,
+            found_basis=run.stages.get("basis", {}).get("n_basis"),
         )
 
     @cached_property

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,21 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages import bases
-from dask_nrbfn.stages.bases import LIST_BYTES, search_block_rows, with_neighbors
+from dask_nrbfn.stages.bases import (
+    CANDIDATE_HASHES,
+    CANDIDATE_ROWS,
+    LIST_BYTES,
+    search_block_rows,
+    with_neighbors,
+)
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
 from dask_nrbfn.stages.context import FitContext, FitSizes, worker_bytes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.stage import Stage, StageJob, known
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
@@ -156,22 +162,43 @@ def _store_repaired(run: Run) -> None:
             run.write_rows(f"neighbors/{name}", int(start), chunk)
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class NeighborsRecord(StageRecord):
+    """The search, and the mean distance between a row and its neighbours."""
+
+    method: str
+    n_partitions: int
+    threads: int
+    n_candidates: int | None = None
+    mean_distance: float
+    # Of partitions: rows of the largest, and rows that were searched again among all rows.
+    largest_partition: int | None = None
+    n_repaired: int | None = None
+
+
+INDICES = RunArray(
+    "neighbors/indices", ("row", "neighbor"), "nearest rows of each searched row", checked=False
+)
+DISTANCES = RunArray("neighbors/distances", ("row", "neighbor"), "their distances", checked=False)
+
+
+def _find_neighbors(job: StageJob) -> NeighborsRecord:
     """Store the neighbours of every row or candidate; return the search and the mean distance."""
     run, dataset = job.run, job.dataset
     search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")
     logger.info("neighbors: %s search, %s", search.method, partitions)
     k, n_searched = run.spec.params.n_neighbors, search.n_candidates or run.n_rows
+    found: dict[str, Any]
     if search.n_candidates is None:
-        run.require_row_array("neighbors/indices", np.int64, k)
-        run.require_row_array("neighbors/distances", np.float64, k)
+        run.require_row_array(INDICES.name, np.int64, k)
+        run.require_row_array(DISTANCES.name, np.float64, k)
     if search.n_candidates is not None:
         layout = PartLayout.of(search.n_candidates, run.spec.params.n_parts)
         run.decide(bases.CANDIDATES, asdict(layout))
-        if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
-            run_task(job.engine, _draw, run, dataset, label="neighbors")
-        rows = run.read("neighbors/rows")
+        if not (CANDIDATE_ROWS.is_in(run) and CANDIDATE_HASHES.is_in(run)):
+            run_task(job.engine, _draw_candidates, run, dataset, label="neighbors")
+        rows = CANDIDATE_ROWS.read(run)
         found = {"distance_sum": search_rows_exactly(job, "candidates", rows, into="neighbors")}
     elif search.n_partitions > 1:
         found = _search_in_partitions(job, search)
@@ -182,7 +209,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         found = run_task(job.engine, _search_all, run, dataset, label="neighbors")
     mean_distance = found.pop("distance_sum") / (n_searched * k)
     _check_precision(run, dataset, search.method, mean_distance)
-    return {**known(**asdict(search)), **found, "mean_distance": mean_distance}
+    return NeighborsRecord(**asdict(search) | found, mean_distance=mean_distance)
 
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
@@ -211,16 +238,15 @@ def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
-def _draw(run: Run, dataset: Dataset) -> None:
+def _draw_candidates(run: Run, dataset: Dataset) -> None:
     """Draw candidates; store their row numbers and the hashes of their values."""
     size = with_neighbors(run).n_rows
     pool = bases.pool_of(_rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
     drawn = choose_candidates(pool, size=size)
     hashes = hash_rows(dataset.take(drawn), seed=run.spec.params.random_state)
     bases.check_distinct(run, len(np.unique(hashes)))
-    group = run.group("neighbors")
-    write_array(group, "rows", drawn, "candidate")
-    write_array(group, "hashes", hashes, "candidate")
+    CANDIDATE_ROWS.write(run, drawn)
+    CANDIDATE_HASHES.write(run, hashes)
 
 
 def plan_search(context: FitContext) -> NeighborSearch:
@@ -270,8 +296,8 @@ def _search_all(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 def _store_neighbors(run: Run, start: int, neighbors: Neighbors) -> float:
     """Store the neighbours of consecutive rows; return the sum of their distances."""
-    run.write_rows("neighbors/indices", start, neighbors.indices)
-    run.write_rows("neighbors/distances", start, neighbors.distances)
+    run.write_rows(INDICES.name, start, neighbors.indices)
+    run.write_rows(DISTANCES.name, start, neighbors.distances)
     return float(neighbors.distances.sum())
 
 
@@ -470,7 +496,7 @@ def _candidates_of_block(
     return Neighbors(indices.reshape(n_rows, -1), distances.reshape(n_rows, -1))
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _search_cost(s: FitSizes) -> StageCost:
     if s.search.n_candidates is not None:
         return _cost_of_candidates(s, s.search.n_candidates)
     exact, n_partitions = s.search.method == "exact", s.search.n_partitions
@@ -534,7 +560,7 @@ def _remedy(params: FitParams) -> str:
     return "Lower `n_neighbors` or `candidates`"
 
 
-def _check(context: FitContext) -> None:
+def _check_search(context: FitContext) -> None:
     """Raise ParameterError if the rows have no classes, or if there are too few rows."""
     dataset = context.dataset
     has = "the targets are numbers" if dataset.of_numbers else f"{dataset.location} has no labels"
@@ -547,9 +573,11 @@ def _check(context: FitContext) -> None:
 
 NEIGHBORS = Stage(
     name="neighbors",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_find_neighbors,
+    record=NeighborsRecord,
+    arrays=(INDICES, DISTANCES, CANDIDATE_ROWS, CANDIDATE_HASHES),
+    cost=_search_cost,
+    check=_check_search,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,
     remedy=_remedy,
@@ -562,19 +590,34 @@ NEIGHBORS = Stage(
 AUDITED_ROWS = 1000
 
 
-def _audit(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RecallRecord(StageRecord):
+    """The share of true neighbours that was found for `n_audited` rows, and its standard error."""
+
+    recall: float
+    recall_standard_error: float
+    n_audited: int
+
+
+AUDITED = RunArray("recall/rows", ("target",), "drawn rows", checked=False)
+TRUE_DISTANCES = RunArray(
+    "recall/distances", ("target", "neighbor"), "distances of their true neighbours", checked=False
+)
+
+
+def _audit(job: StageJob) -> RecallRecord:
     """Return the recall on 1,000 rows, its standard error and the number of rows."""
     run, search = job.run, NeighborSearch(**job.run.decisions["neighbors"])
     if search.method == "exact" and search.n_partitions == 1:
         # By construction.
-        return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
+        return RecallRecord(recall=1.0, recall_standard_error=0.0, n_audited=0)
     n_audited = min(run.n_rows, AUDITED_ROWS)
     rng = np.random.default_rng([run.spec.params.random_state, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
     search_rows_exactly(job, "recall", rows)
     recall, error = run_task(job.engine, _compare, run, label="recall")
     logger.info("recall: %.4f +- %.4f", recall, error)
-    return {"recall": recall, "recall_standard_error": error, "n_audited": n_audited}
+    return RecallRecord(recall=recall, recall_standard_error=error, n_audited=n_audited)
 
 
 def check_recall(run: Run, min_recall: float) -> None:
@@ -598,8 +641,8 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 
 def _compare(run: Run) -> tuple[float, float]:
-    found = run.take("neighbors/distances", run.read("recall/rows"))
-    return lists.measure_recall(found, run.read("recall/distances"))
+    found = run.take(DISTANCES.name, AUDITED.read(run))
+    return lists.measure_recall(found, TRUE_DISTANCES.read(run))
 
 
 def _recall_cost(s: FitSizes) -> StageCost:
@@ -618,6 +661,8 @@ def _recall_cost(s: FitSizes) -> StageCost:
 RECALL = Stage(
     name="recall",
     compute=_audit,
+    record=RecallRecord,
+    arrays=(AUDITED, TRUE_DISTANCES),
     cost=_recall_cost,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,

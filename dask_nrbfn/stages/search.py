@@ -43,7 +43,7 @@ from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.resolve import n_judged_folds
-from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, in_words
+from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -344,7 +344,26 @@ def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
     return [float(f"{each:.3g}") for each in factors]
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SearchRecord(StageRecord):
+    """The results of a search.
+
+    tried: every combination with its figures in its last round. rounds: the sizes of each `Round`.
+    curve, finals: combinations with bases of several sizes, and those compared at the end.
+    linear: the loss of linear functions of the columns. stopped: why no other widths were tried.
+    """
+
+    tried: list[dict[str, Any]]
+    rounds: list[dict[str, int]]
+    curve: list[dict[str, Any]]
+    finals: list[dict[str, Any]]
+    n_rows: int
+    n_basis: int
+    linear: float | None = None
+    stopped: str | None = None
+
+
+def _run_search(job: StageJob) -> SearchRecord:
     """Try all combinations on a sample; return their results and the best."""
     run, dataset, engine, spec = job.run, job.dataset, job.engine, job.run.spec
     tried = _different(run)
@@ -372,19 +391,19 @@ def _compute(job: StageJob) -> dict[str, Any]:
         chosen["basis_size"] = smallest_of(curve).n_basis
     logger.info("search: chosen: %s", in_words(chosen))
     left = winner.entry if winner else search.judged[best]
-    return {
-        "tried": [*search.judged.values()],
-        "chosen": chosen,
-        "n_rows": n_rows,
-        "n_basis": n_basis,
-        "rounds": [size._asdict() for size in rounds],
-        # Why no other widths were tried, and the ridges that are left to try with the whole basis.
-        "stopped": stopped,
-        "narrowed": _left_next_to(spec.alphas, left),
-        "curve": [asdict(each.combination) | each.entry for each in curve],
-        "finals": [asdict(each.combination) | each.entry for each in compared],
-        "linear": _compare_linear(job, best_of([winner, *curve])) if winner else None,
-    }
+    return SearchRecord(
+        tried=[*search.judged.values()],
+        rounds=[size._asdict() for size in rounds],
+        curve=[asdict(each.combination) | each.entry for each in curve],
+        finals=[asdict(each.combination) | each.entry for each in compared],
+        n_rows=n_rows,
+        n_basis=n_basis,
+        linear=_compare_linear(job, best_of([winner, *curve])) if winner else None,
+        stopped=stopped,
+        chosen=chosen,
+        # The ridges that are left to try with the whole basis.
+        narrowed=_left_next_to(spec.alphas, left),
+    )
 
 
 def _compare_linear(job: StageJob, winner: Final) -> float | None:
@@ -574,7 +593,7 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
     return specs[0].params, [network_of(each) for each in specs]
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _search_cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
     spec = s.spec
     n_rows = search_rows(s.n, s.row_values, spec)
@@ -625,8 +644,9 @@ def _cost(s: FitSizes) -> StageCost:
 
 SEARCH = Stage(
     name="search",
-    compute=_compute,
-    cost=_cost,
+    compute=_run_search,
+    record=SearchRecord,
+    cost=_search_cost,
     wanted=lambda spec: spec.is_searched,
     grows_with_basis=True,
     scratch=(_SCRATCH,),

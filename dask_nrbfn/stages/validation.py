@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -50,11 +50,13 @@ from dask_nrbfn.parts import (
     reduce_parts,
     run_task,
 )
+from dask_nrbfn.stages.basis import BASIS_LABELLED, BASIS_ROWS
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import (
     folded_reading,
+    moments_arrays,
     read_features,
     read_moments,
     read_system,
@@ -62,11 +64,10 @@ from dask_nrbfn.stages.moments import (
     ridge_terms,
     rows_of_block,
 )
-from dask_nrbfn.stages.stage import Stage, StageJob, in_words, known
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,14 @@ _LARGEST_SMALL = 2048
 _STORED = ("weights", "intercepts", "ones")
 
 
-def _solve_path(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class PathRecord(StageRecord):
+    """Error, risk, bounds and condition of each tried ridge on all rows."""
+
+    path: list[dict[str, Any]]
+
+
+def _solve_path(job: StageJob) -> PathRecord:
     """Return error, risk and bounds of all fits; each part leaves out one fold, the last part none.
 
     A fit that chooses alpha has no such part, because the stage "weights" solves one system.
@@ -93,7 +101,7 @@ def _solve_path(job: StageJob) -> dict[str, Any]:
         folds.append(None)
     units = [(fold,) for fold in folds]
     records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
-    return {"path": records[-1]["path"]}
+    return PathRecord(path=records[-1]["path"])
 
 
 def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
@@ -101,7 +109,7 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
 
     Those of a fold are left out, because without their own row nothing fits their weights.
     """
-    rows = run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
+    rows = (BASIS_LABELLED if BASIS_LABELLED.is_in(run) else BASIS_ROWS).read(run)
     folds = folds_of_numbers(rows, n_folds=run.spec.n_folds, seed=run.spec.params.random_state)
     return np.not_equal(folds, fold)
 
@@ -204,6 +212,7 @@ def _check_path(context: FitContext) -> None:
 PATH = Stage(
     name="path",
     compute=_solve_path,
+    record=PathRecord,
     cost=_path_cost,
     check=_check_path,
     wanted=lambda spec: spec.is_judged,
@@ -214,8 +223,26 @@ PATH = Stage(
 # The keys of the sums over the rows of each fold, and of their labels.
 FOLDS, _LABELS = "_folds", "_labels"
 
-# The names of the arrays of a draw.
-DRAWN = [f"drawn_{name}" for name in ScoreDraw.array_names()]
+# The axes of the arrays of a draw; of the others, the drawn rows.
+_DRAW_AXES = {"scores": ("drawn", "class"), "totals": ("version", "sum", "class")}
+
+
+def confusion_in(group: str) -> RunArray:
+    """Return the array of the confusion of held-out rows in a group of a run."""
+    return RunArray(f"{group}/confusion", ("class", "label"), "weights of the held-out rows")
+
+
+def draw_in(group: str) -> tuple[RunArray, ...]:
+    """Return the arrays of a `ScoreDraw` in a group of a run, in the order of the fields."""
+    return tuple(
+        RunArray(
+            f"{group}/drawn_{name}",
+            _DRAW_AXES.get(name, ("drawn",)),
+            f"{name} of the drawn rows that calibrate probabilities",
+        )
+        for name in ScoreDraw.array_names()
+    )
+
 
 # The end of the name of the pass that fits the calibration.
 _CALIBRATION = "-calibration"
@@ -356,11 +383,12 @@ def _fit(
     run: Run, reduction: Reduction, group: str, loss: str, temperature: float
 ) -> dict[str, Any]:
     labels: LabelSums = read_total(run, reduction, _LABELS)
-    write_array(run.group(group), "confusion", labels.confusion[0], "class", "label")
+    confusion_in(group).write(run, labels.confusion[0])
     draw: ScoreDraw = read_total(run, reduction)
     if 0 < run.spec.n_held_out < run.spec.folds:
         # The weights of the classes among all rows are known; those of few folds vary by chance.
-        weight, *of_classes = run.read("moments/target_products")[0]
+        *_, target_products = moments_arrays("moments")
+        weight, *of_classes = target_products.read(run)[0]
         shares = np.array(of_classes) / weight
         ((numbers, weights),) = draw.totals
         draw = replace(draw, totals=np.stack([[numbers, shares * weights.sum()]]))
@@ -370,17 +398,17 @@ def _fit(
 
 def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
     """Store the drawn scores to which updates add those of their rows."""
-    for name, values in zip(DRAWN, draw.arrays().values(), strict=True):
-        dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
-        write_array(run.group(group), name, values, *dimensions)
+    for array, values in zip(draw_in(group), draw.arrays().values(), strict=True):
+        array.write(run, values)
 
 
 def read_draw(run: Run, place: str) -> ScoreDraw | None:
     """Return the drawn scores of the version at a place; "" is the fit. None without any."""
-    group = place or ("cells" if run.has(f"cells/{DRAWN[0]}") else "validation")
-    if not run.has(f"{group}/{DRAWN[0]}"):
-        return None
-    return ScoreDraw(*(run.read(f"{group}/{name}") for name in DRAWN))
+    for group in [place] if place else ["cells", "validation"]:
+        first, *others = draw_in(group)
+        if first.is_in(run):
+            return ScoreDraw(first.read(run), *(array.read(run) for array in others))
+    return None
 
 
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
@@ -397,7 +425,16 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
     }
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord(HeldOutRecord):
+    """The figures of every tried ridge on held-out rows, and those of the best one."""
+
+    path: list[dict[str, Any]]
+    n_rows: int
+    fold_deviation: float | list[float] | None = None
+
+
+def _validate(job: StageJob) -> ValidationRecord:
     """Return the errors of every penalty on rows that it was not fitted to, and the best one.
 
     Log losses of the path are at the best temperature; those of the best penalty have biases too.
@@ -426,7 +463,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    return {"path": path, "chosen": chosen, "n_rows": folds.n_rows, **known(**figures)}
+    return ValidationRecord(path=path, chosen=chosen, n_rows=folds.n_rows, **figures)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -457,7 +494,7 @@ def codes_among(
     return [code_of[label] for label in labels]
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _validation_cost(s: FitSizes) -> StageCost:
     rows, scores, n_passes = block_rows(s.r), s.spec.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
     n_scored, n_read = n_passes * s.n_judged, s.n if s.spec.chooses_alpha else s.n_judged
     block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.spec.n_sums * scores * s.r)
@@ -470,7 +507,7 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _check(context: FitContext) -> None:
+def _check_validation(context: FitContext) -> None:
     """Raise DataError if the validation rows have labels that the training rows lack."""
     if context.validation is not None:
         codes_in_training(context.dataset, context.validation)
@@ -478,14 +515,14 @@ def _check(context: FitContext) -> None:
 
 VALIDATION = Stage(
     name="validation",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_validate,
+    record=ValidationRecord,
+    arrays=(confusion_in("validation"), *draw_in("validation")),
+    cost=_validation_cost,
+    check=_check_validation,
     labelled_only=True,
     wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
-    leaves=lambda run: (
-        () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *DRAWN))
-    ),
+    is_updated=True,
     scratch=(f"validation{_CALIBRATION}",),
 )

@@ -36,6 +36,7 @@ from dask_nrbfn.storage.array import (
     get_array,
     get_stored,
     read_rows,
+    write_array,
     write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
@@ -467,6 +468,35 @@ class Run:
     def group_names(self, prefix: str) -> list[str]:
         """Return the names at the top of the run that begin with `prefix`, readable or not."""
         return [name for name in member_names(self.stored) if name.startswith(prefix)]
+
+
+@dataclass(frozen=True)
+class RunArray:
+    """An array of a run.
+
+    name: that of a group, mostly of the stage that stores the array, and its own: "basis/values".
+    axes: the names of its axes.
+    content: what its values are, for readers who open the run with zarr.
+    checked: whether the end of a fit reads it again, and computes it again if it is damaged.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    content: str
+    checked: bool = True
+
+    def write(self, run: Run, values: Rows) -> None:
+        """Store the values."""
+        group, _, name = self.name.rpartition("/")
+        write_array(run.group(group), name, values, *self.axes)
+
+    def read(self, run: Run, start: int = 0, stop: int | None = None) -> Any:
+        """Return the values, or those from one place of the first axis to another."""
+        return run.read(self.name, start, stop)
+
+    def is_in(self, run: Run) -> bool:
+        """Return whether the run has the array."""
+        return run.has(self.name)
 
 
 def finish_refresh(location: Location) -> None:
