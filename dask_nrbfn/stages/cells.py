@@ -95,7 +95,7 @@ class CellsRecord(HeldOutRecord):
 
 # The arrays of the networks of all cells by their names in a model, which checks them.
 NETWORKS = {
-    name: RunArray(f"cells/{name}", axes, f"{name} of `CellNetworks`", checked=False)
+    name: RunArray(f"cells/{name}", axes, name.replace("_", " "), checked=False)
     for name, axes in CellNetworks.array_names().items()
 }
 ORIGIN = RunArray("cells/origin", ("target",), "origin of the numeric targets", checked=False)

@@ -179,7 +179,9 @@ class NeighborsRecord(StageRecord):
 INDICES = RunArray(
     "neighbors/indices", ("row", "neighbor"), "nearest rows of each searched row", checked=False
 )
-DISTANCES = RunArray("neighbors/distances", ("row", "neighbor"), "their distances", checked=False)
+DISTANCES = RunArray(
+    "neighbors/distances", ("row", "neighbor"), "distances of the nearest rows", checked=False
+)
 
 
 def _find_neighbors(job: StageJob) -> NeighborsRecord:

@@ -223,8 +223,16 @@ PATH = Stage(
 # The keys of the sums over the rows of each fold, and of their labels.
 FOLDS, _LABELS = "_folds", "_labels"
 
-# The axes of the arrays of a draw; of the others, the drawn rows.
-_DRAW_AXES = {"scores": ("drawn", "class"), "totals": ("version", "sum", "class")}
+# The axes and the values of the arrays of a `ScoreDraw`, in the order of the fields.
+_DRAW: dict[str, tuple[tuple[str, ...], str]] = {
+    "scores": (("drawn", "class"), "scores of drawn held-out rows"),
+    "codes": (("drawn",), "their class codes"),
+    "own": (("drawn",), "their weights"),
+    "shares": (("drawn",), "the probabilities with which they were drawn"),
+    "order": (("drawn",), "the hashes of row numbers that drew them"),
+    "versions": (("drawn",), "the versions that added them; 0 is the fit"),
+    "totals": (("version", "sum", "class"), "number and weight of all held-out rows"),
+}
 
 
 def confusion_in(group: str) -> RunArray:
@@ -234,14 +242,7 @@ def confusion_in(group: str) -> RunArray:
 
 def draw_in(group: str) -> tuple[RunArray, ...]:
     """Return the arrays of a `ScoreDraw` in a group of a run, in the order of the fields."""
-    return tuple(
-        RunArray(
-            f"{group}/drawn_{name}",
-            _DRAW_AXES.get(name, ("drawn",)),
-            f"{name} of the drawn rows that calibrate probabilities",
-        )
-        for name in ScoreDraw.array_names()
-    )
+    return tuple(RunArray(f"{group}/drawn_{name}", *each) for name, each in _DRAW.items())
 
 
 # The end of the name of the pass that fits the calibration.
