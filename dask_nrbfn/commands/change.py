@@ -337,7 +337,7 @@ def _solve_network(
     if moments.total_weight == 0:
         raise _without_rows()
     write_sums(run, place, moments)
-    alpha = model.params.alpha
+    alpha = model.params.chosen_alpha
 
     def system_of(moments: Moments) -> RidgeSystem:
         return full_system(run, moments, features=lambda: model.features)

@@ -204,7 +204,7 @@ def read_rates(path: Path) -> Rates:
 
 def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
     """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
-    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.n_neighbors
+    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.k
     arguments = context.dataset.location, n_basis, k, n_rows
     one: Rates = run_task(context.engine, _measure, *arguments, label="measure speed")
     times = context.engine.threads

@@ -575,7 +575,7 @@ class PlainNetwork(LearningNetwork):
 
     def _take_model(self, model: Model) -> None:
         super()._take_model(model)
-        self.alpha_ = None if model.cells is not None else model.params.alpha
+        self.alpha_ = None if model.cells is not None else model.params.chosen_alpha
 
     @classmethod
     def load(cls, location: Location) -> Self:

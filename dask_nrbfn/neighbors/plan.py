@@ -99,7 +99,7 @@ class SearchedRows:
         The rows twice, and candidates and results of the exact search; for the approximate one
         lists of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and buffers.
         """
-        k = self.params.n_neighbors
+        k = self.params.k
         row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
         if method == "exact":
             return n_rows * (row_bytes + 40 * (k + 1) + 24 * SPARE)
@@ -110,7 +110,7 @@ class SearchedRows:
     @property
     def smallest_partition(self) -> int:
         """Mean partition size that is needed to fill lists of k neighbours."""
-        return 4 * (self.params.n_neighbors + 1)
+        return 4 * (self.params.k + 1)
 
     @property
     def most_partitions(self) -> int:
@@ -131,7 +131,7 @@ class SearchedRows:
             allowed = f", or a number from {least} to {most}" if least <= most else ""
             raise ParameterError(
                 f"`n_partitions` is {n_partitions}, which does not fit {self.n_rows} x "
-                f"{self.n_features} values, `n_neighbors`={self.params.n_neighbors} and "
+                f"{self.n_features} values, `n_neighbors`={self.params.k} and "
                 f"`overlap`={self.params.overlap}.",
                 f"Give `n_partitions`=1{allowed}.",
             )
@@ -157,7 +157,7 @@ class SearchedRows:
             rows = math.ceil(self._rows_of_partitions / n_partitions)
         exact_s = n_partitions * rows**2 * self._pair_s / threads
         updates = n_partitions * candidate_updates(
-            rows, self.n_features, self.row_values, n_neighbors=self.params.n_neighbors
+            rows, self.n_features, self.row_values, n_neighbors=self.params.k
         )
         approximate_s = COMPILATION_S + updates / update_rate(threads)
         return "exact" if exact_s <= approximate_s else "approximate"

@@ -72,10 +72,10 @@ class Penalty:
         return [name for name, value in self.needs.items() if getattr(params, name) != value]
 
 
-WEIGHTS = Penalty()
+WEIGHTS_PENALTY = Penalty()
 """``P = I``: the squared norm of the weights, the penalty of hu-nrbfn."""
 
-KERNEL = Penalty(
+KERNEL_PENALTY = Penalty(
     matrix=lambda terms: terms.features().between_basis_rows(), needs={"features": "plain"}
 )
 """``P = K``, the kernel between the basis rows: the norm of f in the space of the kernel.
@@ -92,15 +92,15 @@ def _inverse_shares(terms: RidgeTerms) -> Floats:
         return 1.0 / terms.shares()
 
 
-CLUSTERS = Penalty(
+CLUSTERS_PENALTY = Penalty(
     diagonal=_inverse_shares,
     needs={"features": "plain", "basis": "kmeans"},
     needs_shares=True,
 )
 """``P = diag(1 / share)``: the weight of the centre of a large cluster may be large.
 
-The weighted k-means network of Que & Belkin (2016, see `KERNEL`), section 4. With the shares s of
-the clusters and ``v_j = w_j s_j`` its ``f(x) = sum_j w_j s_j k(x, c_j)`` is
+The weighted k-means network of Que & Belkin (2016, see `KERNEL_PENALTY`), section 4. With the
+shares s of the clusters and ``v_j = w_j s_j`` its ``f(x) = sum_j w_j s_j k(x, c_j)`` is
 ``sum_j v_j k(x, c_j)``, and its penalty ``sum_j s_j w_j^2`` is ``sum_j v_j^2 / s_j``. The weight of
 an empty cluster is 0.
 """

@@ -138,7 +138,7 @@ class SmallNetwork:
         return kernel_named(self.kernel).l1
 
 
-class Tried(NamedTuple):
+class TriedNetwork(NamedTuple):
     """The best ridge of a network with its figures, and its weights without each held-out fold.
 
     Scores (n, q) of held-out rows, if wanted, are by the network without the fold of the row; for
@@ -162,7 +162,7 @@ def try_networks(
     n_components: int = 0,
     each: Each = map,
     threads: int = 1,
-) -> list[Tried]:
+) -> list[TriedNetwork]:
     """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
     Their ridges have no locality, which is summed only for the basis of a fit. With `smoothly` a
@@ -178,10 +178,10 @@ def try_networks(
         table, scaling, networks[0].l1, held_out, threads=threads, shares_distances=not scored
     )
 
-    def tried(network: SmallNetwork) -> Tried:
+    def tried(network: SmallNetwork) -> TriedNetwork:
         best = judging.best(network, smoothly=smoothly, n_components=n_components)
         _, features, of_folds = best
-        return Tried(*best, judging.scores(features, of_folds if scored else []))
+        return TriedNetwork(*best, judging.scores(features, of_folds if scored else []))
 
     return [*each(tried, networks)]
 

@@ -215,7 +215,7 @@ def most_lists(overlap: int) -> int:
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks."""
-    row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
+    row_bytes = max(8 * width, LIST_BYTES * params.k * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
 

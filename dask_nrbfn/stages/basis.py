@@ -486,7 +486,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
         scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))
-    k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.threshold
+    k, threshold = min(rows.params.k, n_rows - 1), rows.params.threshold
     found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
     own = rows.codes[found.indices] == rows.codes[:, None]
     confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))

@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unsee
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
-    Tried,
+    TriedNetwork,
     best_place,
     learned_root,
     try_bytes,
@@ -306,7 +306,7 @@ def try_side_by_side(
     *,
     held_out: Sequence[int],
     **options: Any,
-) -> list[Tried]:
+) -> list[TriedNetwork]:
     """Return the result of `try_networks`; some networks are tried at the same time."""
     own = tried_bytes(
         sample.basis.shape[0],
@@ -415,7 +415,7 @@ def _kernels_of(spec: Spec) -> list[list[str]]:
     interactions, l1 distances do better at first but learn only three columns. A single round
     learns from Euclidean distances.
     """
-    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.metric_rounds]
+    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.most_rounds]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 
 
@@ -442,7 +442,7 @@ def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
-    places = np.sort(seen[order[: sample_basis(size, run.spec.params.metric_rounds)]])
+    places = np.sort(seen[order[: sample_basis(size, run.spec.params.most_rounds)]])
     basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
     sample = rows.with_basis(basis, targets, folds, folds[places])
     return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
@@ -468,8 +468,8 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    best: Tried | None = None
-    most = run.spec.params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
+    best: TriedNetwork | None = None
+    most = run.spec.params.most_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
             weights = best.of_folds[0].weights[0]
@@ -500,10 +500,10 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
 def _metric_cost(s: FitSizes) -> StageCost:
     """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
-    r = sample_basis(rows, s.spec.params.metric_rounds)
+    r = sample_basis(rows, s.spec.params.most_rounds)
     learning = _kernels_of(s.spec)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
-    n_rounds = len(learning) * s.spec.params.metric_rounds
+    n_rounds = len(learning) * s.spec.params.most_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)

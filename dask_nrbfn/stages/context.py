@@ -181,7 +181,7 @@ class FitSizes:
             K=dataset.n_classes,
             q=dataset.n_targets,
             r=context.n_basis,
-            k=spec.params.n_neighbors,
+            k=spec.params.k,
             row_values=row_values,
             width=dataset.row_width,
             process_bytes=max(

@@ -535,7 +535,7 @@ DRAWN_DISTANCES = RunArray(
 
 def _sum_locality(job: StageJob) -> LocalityRecord:
     """Sum and store R over drawn rows and their neighbours among all rows; return their numbers."""
-    run, dataset, k = job.run, job.dataset, job.run.spec.params.n_neighbors
+    run, dataset, k = job.run, job.dataset, job.run.spec.params.k
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.spec.params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
@@ -647,7 +647,7 @@ LOCALITY = Stage(
     record=LocalityRecord,
     arrays=(PACKED_LOCALITY, DRAWN_ROWS, DRAWN_NEIGHBORS, DRAWN_DISTANCES),
     cost=_locality_cost,
-    check=lambda of: check_neighbors(of.spec.params.n_neighbors, of.dataset, labelled_only=False),
+    check=lambda of: check_neighbors(of.spec.params.k, of.dataset, labelled_only=False),
     wanted=lambda spec: any(spec.localities),
     grows_with_basis=True,
     is_updated=True,

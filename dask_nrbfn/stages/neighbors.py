@@ -108,7 +108,7 @@ def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = _search_space(run, dataset)(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
     # A distance within which each target has k other targets, which limits its search.
-    k, within = run.spec.params.n_neighbors, np.full(values.shape[0], np.inf)
+    k, within = run.spec.params.k, np.full(values.shape[0], np.inf)
     some = values[:: max(1, -(-values.shape[0] // LIMITING_ROWS))]
     if some.shape[0] > k:
         within = nearest_rows(some, values, count=k + 1, threads=blas_threads()).distances[:, -1]
@@ -120,7 +120,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     numbers, targets, within = (
         run.read(f"{stage}/{name}") for name in ("rows", "values", "within")
     )
-    k, n_targets = run.spec.params.n_neighbors, len(numbers)
+    k, n_targets = run.spec.params.k, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
     size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     if active_gpu() is not None:
@@ -139,7 +139,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 
 def _merge_spans(run: Run, stage: str, into: str) -> float:
-    k, best = run.spec.params.n_neighbors, None
+    k, best = run.spec.params.k, None
     for index in range(len(run.layout.spans)):
         part = Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
         best = part if best is None else merge_neighbors([best, part], n_neighbors=k)
@@ -190,7 +190,7 @@ def _find_neighbors(job: StageJob) -> NeighborsRecord:
     search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")
     logger.info("neighbors: %s search, %s", search.method, partitions)
-    k, n_searched = run.spec.params.n_neighbors, search.n_candidates or run.n_rows
+    k, n_searched = run.spec.params.k, search.n_candidates or run.n_rows
     found: dict[str, Any]
     if search.n_candidates is None:
         run.require_row_array(INDICES.name, np.int64, k)
@@ -276,12 +276,12 @@ def plan_search(context: FitContext) -> NeighborSearch:
 
 def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int:
     """Return the bytes of a worker that searches, without those of the searched rows."""
-    buffers = buffer_bytes(dataset.row_width, params.n_neighbors, threads=threads)
+    buffers = buffer_bytes(dataset.row_width, params.k, threads=threads)
     return worker_bytes(method) + dataset.reading_bytes + buffers
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows, k = _all_rows(run, dataset), run.spec.params.n_neighbors
+    rows, k = _all_rows(run, dataset), run.spec.params.k
     found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k, threads=blas_threads())
     return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
@@ -351,7 +351,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
 def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
     """Search rows with fewer than k neighbours in their partitions again, among all rows."""
     if len(rows) > MAX_TARGETS:
-        k = job.run.spec.params.n_neighbors
+        k = job.run.spec.params.k
         raise RecallError(
             f"{len(rows)} rows have fewer than `n_neighbors`={k} other rows in their partitions.",
             "Lower `n_partitions` or raise `overlap`, in a new fit.",
@@ -374,7 +374,7 @@ def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     params = run.spec.params
-    k, overlap, seed = params.n_neighbors, params.overlap, params.random_state
+    k, overlap, seed = params.k, params.overlap, params.random_state
     size = plan.sample_rows(run.n_rows, dataset.row_width, n_partitions)
     rows = np.sort(np.random.default_rng([seed, 0]).choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset)(dataset.take(rows))
@@ -393,7 +393,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
     rows = _search_space(run, dataset)(block.X)
-    k = run.spec.params.n_neighbors
+    k = run.spec.params.k
     repeats = find_repeats(rows, n_neighbors=k, seed=run.spec.params.random_state)
     partitions = Partitions(*(run.read(f"partitions/{name}") for name in _PLACES))
     searched = np.flatnonzero(repeats.searched)
@@ -436,7 +436,7 @@ def _search_partition(run: Run, dataset: Dataset, partition: int) -> PartResult:
 def _search_rows(rows: Rows, run: Run) -> Neighbors:
     """Return the k nearest other rows, or all other rows if there are fewer."""
     n_rows, search = rows.shape[0], NeighborSearch(**run.decisions["neighbors"])
-    k = min(run.spec.params.n_neighbors, n_rows - 1)
+    k = min(run.spec.params.k, n_rows - 1)
     if k < 1:
         return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
     if search.method == "approximate" and n_rows >= _MIN_APPROXIMATE_ROWS:
@@ -449,7 +449,7 @@ def _search_rows(rows: Rows, run: Run) -> Neighbors:
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Merge the candidates of every row of a span, block by block."""
     counts = run.read("partitions/counts")
-    k = run.spec.params.n_neighbors
+    k = run.spec.params.k
     distance_sums, incomplete = [], []
     for index, (first, last) in enumerate(_blocks(run, dataset)):
         if not start <= first < stop:
@@ -470,7 +470,7 @@ def _candidates_of_block(
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
     before, n_lists = counts[:index].sum(axis=0), bases.most_lists(run.spec.params.overlap)
-    indices = np.full((n_rows, n_lists, run.spec.params.n_neighbors), MISSING)
+    indices = np.full((n_rows, n_lists, run.spec.params.k), MISSING)
     distances = np.full(indices.shape, np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - start
@@ -570,7 +570,7 @@ def _check_search(context: FitContext) -> None:
         raise ParameterError(
             f"{context.basis_option} needs class labels, but {has}.", "Give kmeans or random."
         )
-    bases.check_neighbors(context.spec.params.n_neighbors, dataset, labelled_only=True)
+    bases.check_neighbors(context.spec.params.k, dataset, labelled_only=True)
 
 
 NEIGHBORS = Stage(

@@ -229,7 +229,7 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
     else:
         squared = _read_squared(run, fold)
         system, weights = system.keep(squared.kept), squared.weights[0][:, squared.kept]
-    ridge = system.ridge(run.spec.params.alpha)
+    ridge = system.ridge(run.spec.params.chosen_alpha)
     curvature = loss_named(loss).curvature
     factor = Preconditioner.of(system.gram, ridge, curvature=curvature).factor
     signed = 2.0 * weights - weights.sum(axis=0)

@@ -360,8 +360,8 @@ def judge_held_out(
     target_range = None
     if run.of_numbers:
         target_range = run_task(job.engine, Dataset.target_range, job.dataset, label=name)
-    context = (codes, n_targets, weights_of, target_range)
-    reduction = Reduction(name, work, kinds, layout, context)
+    others = (codes, n_targets, weights_of, target_range)
+    reduction = Reduction(name, work, kinds, layout, others)
     reduce_parts(run, judged, job.engine, reduction)
     return reduction
 

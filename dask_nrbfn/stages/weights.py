@@ -81,9 +81,9 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
         return None
     # The unit of a target has no effect.
     scaled = system.standardized() if numbers else system
-    path = forward_selection(scaled, size=params.prune, alpha=params.alpha)
+    path = forward_selection(scaled, size=params.prune, alpha=params.chosen_alpha)
     if not len(path.chosen):
-        raise replace(system, penalty=None, locality=None).singular([params.alpha])
+        raise replace(system, penalty=None, locality=None).singular([params.chosen_alpha])
     return path
 
 
