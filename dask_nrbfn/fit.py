@@ -42,8 +42,19 @@ logger = logging.getLogger(__name__)
 _MAX_REDONE = 3
 
 _OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
-    *(NEIGHBORS, RECALL, CONFIDENCE, BASIS, WIDTH, COMPONENTS, MOMENTS, LOCALITY),
-    *(PATH, VALIDATION, PRUNE, WEIGHTS, REFINE),
+    NEIGHBORS,
+    RECALL,
+    CONFIDENCE,
+    BASIS,
+    WIDTH,
+    COMPONENTS,
+    MOMENTS,
+    LOCALITY,
+    PATH,
+    VALIDATION,
+    PRUNE,
+    WEIGHTS,
+    REFINE,
 )
 
 STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)

@@ -515,42 +515,55 @@ def _cells_cost(s: FitSizes) -> StageCost:
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
-    n_folds, learns = s.spec.folds, LEARNED in s.spec.scales
-    n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
-    # Two more passes: one for the held-out folds, one for all rows.
-    size = trial_size(r)
-    passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
-    passes[r] += 2 * s.n
-    systems = Counter({size: n_cells * n_tried * len(CELL_ALPHAS)})
-    systems[r] += n_cells * (2 * n_folds + 1)
-    row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
+    passes, systems = _work_of_cells(s, n_cells, r)
+    row_bytes = _row_bytes(s)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
-    block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
-    compared = 0
+    moments_bytes = n_cells * 4 * r**2
+    routing_bytes = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
+    routing_bytes *= 3 * row_bytes + 16 * s.p
+    tree_bytes = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
+    comparing_bytes = 0
     if s.spec.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
         n_compared = min(s.n, search_rows(s.n, s.row_values, s.spec) + _DRAWN * most)
         n_left, one = 2 * ALPHAS_NEXT + 1, min(s.r, _MOST_BASIS)
         passes[one] += n_compared
-        systems[one] += n_judged_folds(n_compared, n_folds) * n_left
-        compared = 4 * n_compared * row_bytes
-        compared += tried_bytes(one, s.q, n_held_out=n_folds, n_ridges=n_left)
+        systems[one] += n_judged_folds(n_compared, s.spec.folds) * n_left
+        comparing_bytes = 4 * n_compared * row_bytes
+        comparing_bytes += tried_bytes(one, s.q, n_held_out=s.spec.folds, n_ridges=n_left)
     return StageCost(
         products=sum(n * (size**2 + 2 * s.product_flops(size)) for size, n in passes.items()),
         systems=systems,
         exponentials=2 * sum(n * size for size, n in passes.items()),
         read_bytes=s.rows_bytes + s.n * row_bytes,
-        written_bytes=s.n * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
+        written_bytes=s.n * row_bytes + 2 * networks_bytes + moments_bytes,
         held_bytes=s.held(
             cell_bytes(s.dataset, params, most),
-            block * (3 * row_bytes + 16 * s.p),
-            # The tree.
-            min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p,
+            routing_bytes,
+            tree_bytes,
             3 * networks_bytes,
-            compared,
+            comparing_bytes,
         ),
         n_tasks=n_cells,
     )
+
+
+def _row_bytes(s: FitSizes) -> int:
+    """Return the bytes of a row with its targets, weight and number."""
+    return s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
+
+
+def _work_of_cells(s: FitSizes, n_cells: int, r: int) -> tuple[Counter[int], Counter[int]]:
+    """Return by size of the basis the rows that are passed, and the systems that are solved."""
+    rounds = ROUNDS if LEARNED in s.spec.scales else 0
+    n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * rounds
+    size = trial_size(r)
+    passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
+    systems = Counter({size: n_cells * n_tried * len(CELL_ALPHAS)})
+    # One pass for the held-out folds, one for all rows.
+    passes[r] += 2 * s.n
+    systems[r] += n_cells * (2 * s.spec.folds + 1)
+    return passes, systems
 
 
 def _check_cells(context: FitContext) -> None:
@@ -588,7 +601,14 @@ CELLS = Stage(
     record=CellsRecord,
     arrays=(
         *NETWORKS.values(),
-        *(ORIGIN, TARGET_RANGE, CELL_BASIS, CELL_WEIGHTS, CELL_ROWS, CELL_SHARES, ALPHAS, ERRORS),
+        ORIGIN,
+        TARGET_RANGE,
+        CELL_BASIS,
+        CELL_WEIGHTS,
+        CELL_ROWS,
+        CELL_SHARES,
+        ALPHAS,
+        ERRORS,
         confusion_in("cells"),
         *draw_in("cells"),
     ),

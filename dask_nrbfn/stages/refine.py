@@ -477,24 +477,27 @@ def check_updatable(loss: str, remedy: str) -> None:
 
 
 def _refine_cost(s: FitSizes) -> StageCost:
-    r, n_refined, tunes = s.n_kept, len(s.spec.refined_losses), s.spec.tunes
+    r, n_refined = s.n_kept, len(s.spec.refined_losses)
     n_models = 1 + s.spec.n_held_out
-    n_passes = MAX_JUDGED_PASSES if tunes else MAX_PASSES
-    # The last pass calibrates.
-    most = n_refined * n_passes + tunes
-    n_computed = most * (s.n + (0 if s.spec.validation is None else s.n_judged))
-    # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
-    factor = 8 * r**2
-    stored = factor * max(1, s.spec.n_penalty_axes, 2 * any(s.spec.localities)) * n_models
-    weights = 8 * s.q * r * n_models
-    passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * tunes
-    passing += 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
+    n_passes = MAX_JUDGED_PASSES if s.spec.tunes else MAX_PASSES
+    # The last pass of a tuning calibrates.
+    n_read = n_refined * n_passes + (1 if s.spec.tunes else 0)
+    n_rows = s.n if s.spec.validation is None else s.n + s.n_judged
+    factor_bytes, weights_bytes = 8 * r**2, 8 * s.q * r * n_models
+    # A ridge that is a matrix is stored next to its factor, and both are read again.
+    n_matrices = max(1, s.spec.n_penalty_axes, 2 if any(s.spec.localities) else 0)
+    stored_bytes = factor_bytes * n_matrices * n_models
+    block_bytes = 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
+    passing_bytes = s.basis_bytes(r, copies=4) + 5 * weights_bytes + block_bytes
+    if s.spec.tunes:
+        passing_bytes += calibration_bytes(s)
+    advancing_bytes = 2 * factor_bytes + 6 * n_passes * weights_bytes
     return StageCost(
-        products=n_computed * (s.product_flops(r) + 4 * r * s.q * n_models),
-        exponentials=n_computed * r,
-        read_bytes=round(n_computed * s.dataset.row_bytes) + most * stored,
-        written_bytes=n_refined * stored,
-        held_bytes=s.held(passing, s.solve_bytes + factor, 2 * factor + 6 * n_passes * weights),
+        products=n_read * n_rows * (s.product_flops(r) + 4 * r * s.q * n_models),
+        exponentials=n_read * n_rows * r,
+        read_bytes=round(n_read * n_rows * s.dataset.row_bytes) + n_read * stored_bytes,
+        written_bytes=n_refined * stored_bytes,
+        held_bytes=s.held(passing_bytes, s.solve_bytes + factor_bytes, advancing_bytes),
         n_tasks=s.layout.n_parts,
     )
 

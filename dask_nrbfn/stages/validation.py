@@ -174,26 +174,26 @@ def _path_of_risks(
 
 
 def _path_cost(s: FitSizes) -> StageCost:
-    of_all, n_ridges = not s.spec.chooses_alpha, s.spec.n_ridges
-    n_tasks = s.spec.n_held_out + of_all
-    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and of_all else 0.0
-    weights, spans = 8 * n_ridges * s.q * s.r, bool(s.n_components)
-    solving = s.solve_bytes
-    if not (of_all or spans or s.spec.n_penalty_axes or any(s.spec.localities)):
+    of_all_rows, spans = not s.spec.chooses_alpha, bool(s.n_components)
+    n_tasks = s.spec.n_held_out + (1 if of_all_rows else 0)
+    products, spanning_bytes = 0.0, 0
+    if of_all_rows and s.r <= LARGEST_SPECTRUM:
+        products += 4 * s.r**3 / 3
+    if spans:
+        products += n_tasks * eigenfunctions_flops(s.r)
+        spanning_bytes = eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4)
+    solving_bytes = s.solve_bytes
+    if not (of_all_rows or spans or s.spec.n_penalty_axes or any(s.spec.localities)):
         # Besides the gram matrix, that of the kept basis rows.
-        solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
+        solving_bytes = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
+    # A large basis has no such systems, but a plan must not shrink as the basis grows.
+    beside = beside_bytes(s.spec.n_ridges, _system_bytes(s.r, spans=spans))
+    weights_bytes = 8 * s.spec.n_ridges * s.q * s.r
+    held = solving_bytes + 4 * s.r**2 + 2 * weights_bytes + spanning_bytes + beside
     return StageCost(
-        products=n_tasks * spans * eigenfunctions_flops(s.r) + spectrum,
-        systems={s.r: n_tasks * n_ridges},
-        held_bytes=s.held(
-            solving
-            + 4 * s.r**2
-            + 2 * weights
-            + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
-            # A large basis has no such systems, but a plan must not shrink as the basis grows.
-            + beside_bytes(n_ridges, _system_bytes(s.r, spans=spans)),
-            reads=False,
-        ),
+        products=products,
+        systems={s.r: n_tasks * s.spec.n_ridges},
+        held_bytes=s.held(held, reads=False),
         n_tasks=n_tasks,
     )
 
@@ -496,15 +496,23 @@ def codes_among(
 
 
 def _validation_cost(s: FitSizes) -> StageCost:
-    rows, scores, n_passes = block_rows(s.r), s.spec.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
-    n_scored, n_read = n_passes * s.n_judged, s.n if s.spec.chooses_alpha else s.n_judged
-    block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.spec.n_sums * scores * s.r)
+    n_scores = s.spec.n_ridges * s.q
+    # The pass that calibrates the probabilities of classes.
+    n_passes = 1 if s.dataset.of_numbers else 2
+    n_scored = n_passes * s.n_judged
+    n_read = n_passes * (s.n if s.spec.chooses_alpha else s.n_judged)
+    rows = block_rows(s.r)
+    block_bytes = 8 * (rows * s.r + 5 * rows * (s.width + n_scores))
+    weights_bytes = 2 * 8 * s.spec.n_sums * n_scores * s.r
+    parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
     return StageCost(
-        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * scores,
-        exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
-        read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
-        held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=n_passes * PartLayout.of(n_read, s.spec.params.n_parts).n_parts,
+        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores,
+        exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * n_scores,
+        read_bytes=round(n_read * s.dataset.row_bytes),
+        held_bytes=s.held(
+            s.basis_bytes(s.r, copies=4) + block_bytes + weights_bytes + calibration_bytes(s)
+        ),
+        n_tasks=n_passes * parts.n_parts,
     )
 
 
