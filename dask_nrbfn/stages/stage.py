@@ -114,7 +114,9 @@ class Stage(Generic[Record]):
 
     def stored(self, run: Run) -> list[str]:
         """Return the names of the arrays of the stage that a run has."""
-        return [each.name for each in self.arrays if each.is_in(run)]
+        groups = {each.name.rpartition("/")[0] for each in self.arrays}
+        found = {f"{group}/{name}" for group in groups for name in run.member_names(group)}
+        return [each.name for each in self.arrays if each.name in found]
 
 
 def known(**values: Any) -> dict[str, Any]:

@@ -465,9 +465,13 @@ class Run:
         """Delete everything at the top of the run whose name begins with `prefix`."""
         self.drop(*self.group_names(prefix))
 
+    def member_names(self, group: str = "") -> list[str]:
+        """Return the names in a group of the run, readable or not; none without the group."""
+        return member_names(self.stored, group)
+
     def group_names(self, prefix: str) -> list[str]:
-        """Return the names at the top of the run that begin with `prefix`, readable or not."""
-        return [name for name in member_names(self.stored) if name.startswith(prefix)]
+        """Return the names at the top of the run that begin with `prefix`."""
+        return [name for name in self.member_names() if name.startswith(prefix)]
 
 
 @dataclass(frozen=True)
