@@ -1,7 +1,8 @@
 """What a fit is, in one value: what is asked for, its parameters, and what is left to try.
 
 Requests, `FitParams` and `TuneParams`, are resolved into a `Spec` once, before the first stage. The
-run stores it, and each finished stage narrows it by what its record chooses.
+run stores this value and never changes it: the records of finished stages narrow it when it is
+read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,8 +50,8 @@ _COMBINED = {each.name: _TRIED_AS[each.name] for each in fields(Combination)}
 class Spec:
     """A fit, a tuning or an embedding; values that nothing chooses are tuples of one.
 
-    A ridge that is chosen among those of the whole basis narrows nothing: later stages find its
-    results by its place among `ridges`.
+    The alphas, penalties and localities stay after a ridge of the whole basis is chosen, because
+    later stages find its results by its place among `ridges`.
     """
 
     mode: Mode

@@ -216,7 +216,7 @@ def merge_runs(
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    updated = [stage.name for stage in STAGES if stage.is_updated]
+    updated = [stage.name for stage in STAGES if stage.read_by_updates]
     return [name for name in updated if name in run.stages and run.has(name)]
 
 

@@ -111,7 +111,7 @@ class BasisSource:
     n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
-GIVEN_BASIS = RunArray("given/values", ("basis", "feature"), "given basis rows", checked=False)
+GIVEN_BASIS = RunArray("given/values", ("basis", "feature"), "given basis rows", verified=False)
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
@@ -151,9 +151,9 @@ def requested_candidates(params: FitParams, dataset: Dataset) -> int | None:
 # The decision of a run on candidates: the parts of arrays with a row for each candidate.
 CANDIDATES = "candidates"
 
-CANDIDATE_ROWS = RunArray("neighbors/rows", ("candidate",), "drawn candidates", checked=False)
+CANDIDATE_ROWS = RunArray("neighbors/rows", ("candidate",), "drawn candidates", verified=False)
 CANDIDATE_HASHES = RunArray(
-    "neighbors/hashes", ("candidate",), "hashes of the values of the candidates", checked=False
+    "neighbors/hashes", ("candidate",), "hashes of the values of the candidates", verified=False
 )
 
 

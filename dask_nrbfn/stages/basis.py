@@ -51,11 +51,11 @@ class ConfidenceRecord(StageRecord):
 # Of each searched row; the codes and row numbers are of all labelled rows or candidates.
 CONFIDENCES = RunArray("confidence/values", ("row",), "confidence of each searched row")
 TIEBREAKS = RunArray(
-    "confidence/tiebreak", ("row",), "hash of the values of each searched row", checked=False
+    "confidence/tiebreak", ("row",), "hash of the values of each searched row", verified=False
 )
-CODES = RunArray("confidence/codes", ("row",), "class code of each labelled row", checked=False)
+CODES = RunArray("confidence/codes", ("row",), "class code of each labelled row", verified=False)
 ROW_NUMBERS = RunArray(
-    "confidence/rows", ("row",), "row number of each searched row, if not all", checked=False
+    "confidence/rows", ("row",), "row number of each searched row, if not all", verified=False
 )
 
 
@@ -158,7 +158,7 @@ class BasisRecord(StageRecord):
 BASIS_ROWS = RunArray("basis/rows", ("basis",), "row number of each basis row; -1 of a centre")
 BASIS_VALUES = RunArray("basis/values", ("basis", "feature"), "basis rows, not scaled")
 BASIS_LABELLED = RunArray(
-    "basis/labelled", ("basis",), "place of each basis row among the labelled rows", checked=False
+    "basis/labelled", ("basis",), "place of each basis row among the labelled rows", verified=False
 )
 
 
@@ -342,7 +342,7 @@ BASIS = Stage(
     arrays=(BASIS_ROWS, BASIS_VALUES, BASIS_LABELLED),
     cost=_basis_cost,
     check=_check_basis,
-    is_updated=True,
+    read_by_updates=True,
 )
 
 

@@ -95,18 +95,20 @@ class CellsRecord(HeldOutRecord):
 
 # The arrays of the networks of all cells by their names in a model, which checks them.
 NETWORKS = {
-    name: RunArray(f"cells/{name}", axes, name.replace("_", " "), checked=False)
+    name: RunArray(f"cells/{name}", axes, name.replace("_", " "), verified=False)
     for name, axes in CellNetworks.array_names().items()
 }
-ORIGIN = RunArray("cells/origin", ("target",), "origin of the numeric targets", checked=False)
+ORIGIN = RunArray("cells/origin", ("target",), "origin of the numeric targets", verified=False)
 TARGET_RANGE = RunArray(
-    "cells/target_range", ("end", "target"), "least and largest targets", checked=False
+    "cells/target_range", ("end", "target"), "least and largest targets", verified=False
 )
 CELL_BASIS = RunArray(
-    "cells/basis", ("basis", "feature"), "basis rows of all cells, scaled", checked=False
+    "cells/basis", ("basis", "feature"), "basis rows of all cells, scaled", verified=False
 )
-CELL_WEIGHTS = RunArray("cells/weights", ("target", "basis"), "weights of all cells", checked=False)
-CELL_ROWS = RunArray("cells/rows", ("basis",), "row number of each basis row", checked=False)
+CELL_WEIGHTS = RunArray(
+    "cells/weights", ("target", "basis"), "weights of all cells", verified=False
+)
+CELL_ROWS = RunArray("cells/rows", ("basis",), "row number of each basis row", verified=False)
 CELL_SHARES = RunArray(
     "cells/shares", ("basis",), "share of the weight of the rows nearest to each basis row"
 )
@@ -586,7 +588,7 @@ def _check_cells(context: FitContext) -> None:
             )
 
 
-def _kept_in_parts(run: Run) -> list[str]:
+def _verified_parts(run: Run) -> list[str]:
     """Return the names of the sums over the rows, and of the solution, of every cell."""
     if not ERRORS.is_in(run):
         return []
@@ -616,8 +618,8 @@ CELLS = Stage(
     check=_check_cells,
     wanted=lambda spec: spec.params.asks_for_cells,
     labelled_only=True,
-    is_updated=True,
-    kept_in_parts=_kept_in_parts,
+    read_by_updates=True,
+    verified_parts=_verified_parts,
     scratch=(_SCRATCH,),
     remedy=lambda params: "Give more `cells`, or a smaller `basis_size`",
 )

@@ -63,12 +63,12 @@ class ColumnsRecord(StageRecord):
     sparse: bool | None = None
 
 
-MEAN = RunArray("columns/mean", ("feature",), "mean of each column", checked=False)
+MEAN = RunArray("columns/mean", ("feature",), "mean of each column", verified=False)
 SQUARED_DEVIATION = RunArray(
     "columns/squared_deviation",
     ("feature",),
     "sum of the squared deviations of each column from its mean",
-    checked=False,
+    verified=False,
 )
 
 
@@ -373,7 +373,7 @@ class MetricRecord(StageRecord):
 
 
 ROOT = RunArray(
-    "metric/root", ("feature",), "square root of the learned weight of each column", checked=False
+    "metric/root", ("feature",), "square root of the learned weight of each column", verified=False
 )
 
 

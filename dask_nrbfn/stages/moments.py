@@ -206,7 +206,7 @@ WIDTH = Stage(
     cost=_width_cost,
     check=_check_class_weight,
     grows_with_basis=True,
-    is_updated=True,
+    read_by_updates=True,
 )
 
 
@@ -305,7 +305,7 @@ COMPONENTS = Stage(
     check=_check_components,
     wanted=lambda spec: spec.components != (None,),
     grows_with_basis=True,
-    is_updated=True,
+    read_by_updates=True,
 )
 
 
@@ -524,12 +524,12 @@ class LocalityRecord(StageRecord):
 PACKED_LOCALITY = RunArray(
     "locality/packed", ("packed",), "upper triangle of the matrix R of the penalty, row by row"
 )
-DRAWN_ROWS = RunArray("locality/rows", ("target",), "drawn rows", checked=False)
+DRAWN_ROWS = RunArray("locality/rows", ("target",), "drawn rows", verified=False)
 DRAWN_NEIGHBORS = RunArray(
-    "locality/indices", ("target", "neighbor"), "neighbours of the drawn rows", checked=False
+    "locality/indices", ("target", "neighbor"), "neighbours of the drawn rows", verified=False
 )
 DRAWN_DISTANCES = RunArray(
-    "locality/distances", ("target", "neighbor"), "their distances", checked=False
+    "locality/distances", ("target", "neighbor"), "their distances", verified=False
 )
 
 
@@ -650,6 +650,6 @@ LOCALITY = Stage(
     check=lambda of: check_neighbors(of.spec.params.k, of.dataset, labelled_only=False),
     wanted=lambda spec: any(spec.localities),
     grows_with_basis=True,
-    is_updated=True,
+    read_by_updates=True,
     scratch=(_LOCALITY_SUMS,),
 )

@@ -177,10 +177,10 @@ class NeighborsRecord(StageRecord):
 
 
 INDICES = RunArray(
-    "neighbors/indices", ("row", "neighbor"), "nearest rows of each searched row", checked=False
+    "neighbors/indices", ("row", "neighbor"), "nearest rows of each searched row", verified=False
 )
 DISTANCES = RunArray(
-    "neighbors/distances", ("row", "neighbor"), "distances of the nearest rows", checked=False
+    "neighbors/distances", ("row", "neighbor"), "distances of the nearest rows", verified=False
 )
 
 
@@ -601,9 +601,9 @@ class RecallRecord(StageRecord):
     n_audited: int
 
 
-AUDITED = RunArray("recall/rows", ("target",), "drawn rows", checked=False)
+AUDITED = RunArray("recall/rows", ("target",), "drawn rows", verified=False)
 TRUE_DISTANCES = RunArray(
-    "recall/distances", ("target", "neighbor"), "distances of their true neighbours", checked=False
+    "recall/distances", ("target", "neighbor"), "distances of their true neighbours", verified=False
 )
 
 

@@ -94,13 +94,13 @@ class Stage(Generic[Record]):
     # Whether its memory grows with the basis; if not, what to change if it does not fit.
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = lambda params: "Ingest with a smaller `chunk_rows`"
-    # Whether updates of the run read its arrays.
-    is_updated: bool = False
-    # Whether its parts are kept until the fit ends: because later stages read the parts, or so that
-    # a damaged chunk of a result with a value for every row needs only one part again.
+    # Whether updates of the run read its arrays, so that copies of the fit keep them.
+    read_by_updates: bool = False
+    # Whether its parts are kept until the end of the fit is verified: because later stages read the
+    # parts, or so that a damaged chunk of a result for every row needs only one part again.
     keeps_parts: bool = False
-    # The names of the arrays of parts that updates read, which are checked at the end of a fit.
-    kept_in_parts: Callable[[Run], Iterable[str]] = lambda run: ()
+    # Returns the names of the arrays of parts that updates read, which are verified too.
+    verified_parts: Callable[[Run], Iterable[str]] = lambda run: ()
     # Groups that are deleted after the stage; a name that ends with "-" is a prefix of groups.
     scratch: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Stages "path" and "validation": weights of each penalty and alpha, and their held-out errors."""
+"""Stages "path" and "validation": weights of each ridge, and their held-out errors."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -91,9 +91,10 @@ class PathRecord(StageRecord):
 
 
 def _solve_path(job: StageJob) -> PathRecord:
-    """Return error, risk and bounds of all fits; each part leaves out one fold, the last part none.
+    """Store the weights of all ridges; each part leaves out one fold, the last part none.
 
-    A fit that chooses alpha has no such part, because the stage "weights" solves one system.
+    A fit that chooses alpha has no last part, because the stage "weights" solves one system. Error,
+    risk and bounds are of the last part.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     folds: list[int | None] = [*range(run.spec.n_held_out)]
@@ -115,7 +116,7 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
 
 
 def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
-    """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
+    """Return the weights of all ridges, or of one place, without one fold; None: of all rows."""
     index = run.spec.n_held_out if fold is None else fold
     rows = (0, None) if place is None else (place, place + 1)
     places = run.part_arrays("path", index, _STORED)
@@ -372,7 +373,9 @@ def calibrate(
     """Fit the calibration of a model to its scores of held-out rows; store their confusion."""
     kinds: dict[str, type[Any]] = {"": ScoreDraw, _LABELS: LabelSums}
     reduction = judge_held_out(job, f"{group}{_CALIBRATION}", _DrawPass, kinds, weights_of)
-    return run_task(job.engine, _fit, job.run, reduction, group, loss, temperature, label=group)
+    return run_task(
+        job.engine, _fit_calibration, job.run, reduction, group, loss, temperature, label=group
+    )
 
 
 def calibration_bytes(s: FitSizes) -> int:
@@ -380,7 +383,7 @@ def calibration_bytes(s: FitSizes) -> int:
     return FIT_BYTES * min(s.n_judged * s.q, MOST_SCORES)
 
 
-def _fit(
+def _fit_calibration(
     run: Run, reduction: Reduction, group: str, loss: str, temperature: float
 ) -> dict[str, Any]:
     labels: LabelSums = read_total(run, reduction, _LABELS)
@@ -436,9 +439,9 @@ class ValidationRecord(HeldOutRecord):
 
 
 def _validate(job: StageJob) -> ValidationRecord:
-    """Return the errors of every penalty on rows that it was not fitted to, and the best one.
+    """Return the errors of every ridge on rows that it was not fitted to, and the best one.
 
-    Log losses of the path are at the best temperature; those of the best penalty have biases too.
+    Log losses of the path are at the best temperature; those of the best ridge have biases too.
     """
     run = job.run
     kinds = {"": sums_of(read_targets(run, job.dataset.n_targets)), FOLDS: FoldSums}
@@ -532,6 +535,6 @@ VALIDATION = Stage(
     labelled_only=True,
     wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
-    is_updated=True,
+    read_by_updates=True,
     scratch=(f"validation{_CALIBRATION}",),
 )

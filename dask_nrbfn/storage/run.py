@@ -481,13 +481,13 @@ class RunArray:
     name: that of a group, mostly of the stage that stores the array, and its own: "basis/values".
     axes: the names of its axes.
     content: what its values are, for readers who open the run with zarr.
-    checked: whether the end of a fit reads it again, and computes it again if it is damaged.
+    verified: whether the end of a fit reads it again, and computes it again if it is damaged.
     """
 
     name: str
     axes: tuple[str, ...]
     content: str
-    checked: bool = True
+    verified: bool = True
 
     def write(self, run: Run, values: Rows) -> None:
         """Store the values."""

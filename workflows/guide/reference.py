@@ -170,13 +170,13 @@ def run_arrays() -> str:
             f"`{array.name}`",
             ", ".join(array.axes),
             array.content,
-            "yes" if array.checked else "",
-            "yes" if stage.is_updated else "",
+            "yes" if array.verified else "",
+            "yes" if stage.read_by_updates else "",
         )
         for stage in (*STAGES, EMBEDDED)
         for array in stage.arrays
     ]
-    return table(["array", "axes", "values", "checked", "updates"], rows)
+    return table(["array", "axes", "values", "verified", "updates"], rows)
 
 
 def run_records() -> str:
