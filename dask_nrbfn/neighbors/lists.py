@@ -42,8 +42,8 @@ def measure_neighbors(
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
-    width = int(mean_values(rows)) or 1
-    over_strips(measure, (len(indices), indices.shape[1] * width), threads)
+    row_values = max(1, int(mean_values(rows)))
+    over_strips(measure, (len(indices), indices.shape[1] * row_values), threads)
     return neighbors
 
 

@@ -86,19 +86,16 @@ class Partitions:
             squared = current._squared_distances(sample)
             nearest = _smallest(squared, overlap + 1)
             margins = current._margins(squared, nearest)
-            current = replace(
-                current, reaches=_reaches(nearest[:, 0], margins, overlap, len(self.offsets))
-            )
+            reaches = _reaches(nearest[:, 0], margins, overlap, len(self.offsets))
+            current = replace(current, reaches=reaches)
             members = current._within_reach(nearest, margins)
             counts = np.bincount(members[members >= 0], minlength=len(self.offsets))
             if counts.max() < best_count:
                 best, best_count = current, counts.max()
             if best_count <= MAX_IMBALANCE * goal:
                 break
-            changes = _offset_changes(
-                squared, nearest[:, :overlap], np.sqrt(goal / np.maximum(counts, 1))
-            )
-            offsets = current.offsets + changes
+            growth = np.sqrt(goal / np.maximum(counts, 1))
+            offsets = current.offsets + _offset_changes(squared, nearest[:, :overlap], growth)
             centroids = current.centroids
             if step < _MOVING_ROUNDS:
                 centroids = _means_of_members(sample, nearest[:, 0], centroids)
@@ -194,9 +191,8 @@ def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats)
     The rows of a partition are those that have it among their `overlap` nearest partitions.
     """
     overlap = members.shape[1]
-    last, next_best = np.partition(squared, (overlap - 1, overlap), axis=1)[
-        :, overlap - 1 : overlap + 1
-    ].T
+    ordered = np.partition(squared, (overlap - 1, overlap), axis=1)
+    last, next_best = ordered[:, overlap - 1], ordered[:, overlap]
     inside = np.zeros(squared.shape, dtype=bool)
     np.put_along_axis(inside, members, True, axis=1)
     changes = np.zeros(squared.shape[1])
@@ -229,9 +225,10 @@ def _means_of_pieces(rows: Rows, n_pieces: int, rng: np.random.Generator) -> Flo
 
 
 def _means_of_members(sample: Rows, nearest: NDArray[np.int64], centroids: Floats) -> Floats:
+    """Return the means of the rows nearest to each centroid (S, p); unchanged if there are none."""
+    shape = (len(centroids), len(nearest))
+    members = csr_array((np.ones(len(nearest)), (nearest, np.arange(len(nearest)))), shape=shape)
     counts = np.bincount(nearest, minlength=len(centroids))
-    places = nearest, np.arange(len(nearest))
-    members = csr_array((np.ones(len(nearest)), places), shape=(len(centroids), len(nearest)))
     filled = counts > 0
     means = centroids.copy()
     means[filled] = dense(members @ sample)[filled] / counts[filled, None]

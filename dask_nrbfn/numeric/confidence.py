@@ -45,7 +45,12 @@ class RowPool:
     @classmethod
     def none(cls) -> Self:
         """Return an empty pool, with which a pass over blocks of rows begins."""
-        return cls(*(np.empty(0, dtype) for dtype in (float, np.uint64, np.uint8, np.int64)))
+        return cls(
+            priority=np.empty(0),
+            tiebreak=np.empty(0, np.uint64),
+            codes=np.empty(0, np.uint8),
+            rows=np.empty(0, np.int64),
+        )
 
     def take(self, places: NDArray[np.int64]) -> Self:
         """Return the rows at these places."""
@@ -53,8 +58,9 @@ class RowPool:
 
     def joined(self, other: Self) -> Self:
         """Return the rows of both pools."""
-        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
-        return type(self)(*map(np.concatenate, pairs))
+        names = [each.name for each in fields(self)]
+        joined = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in names]
+        return type(self)(*joined)
 
     def joined_once(self, other: Self) -> Self:
         """Return both pools by their row indices, without points of the other that both have."""
@@ -152,7 +158,8 @@ def _by_rank(pool: RowPool) -> RowPool:
 def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:
     """Return the place of each class's first row, skipping duplicates of other classes' rows."""
     firsts: list[int] = []
-    points, classes = set(), set()
+    points: set[int] = set()
+    classes: set[int] = set()
     pairs = zip(ordered.tiebreak.tolist(), ordered.codes.tolist(), strict=True)
     for place, (point, code) in enumerate(pairs):
         if code >= 0 and code not in classes and point not in points:

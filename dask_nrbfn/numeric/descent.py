@@ -160,14 +160,18 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
     step = last.weights - best.weights
     slope = float(np.vdot(best.gradient, step))
     bend = last.objective - best.objective - slope
-    share = -slope / (2.0 * bend) if np.isfinite(bend) and bend > 0 else _SHORTEST
-    weights: Floats = best.weights + min(max(share, _SHORTEST), _LONGEST) * step
+    share = _SHORTEST
+    if np.isfinite(bend) and bend > 0:
+        share = min(max(-slope / (2.0 * bend), _SHORTEST), _LONGEST)
+    weights: Floats = best.weights + share * step
     return weights
 
 
 def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:
+    """Return the step of L-BFGS from the last accepted point, float64 (q, r)."""
     pairs = _pairs(accepted[-_MEMORY - 1 :])
-    direction, shares = -accepted[-1].gradient, []
+    direction = -accepted[-1].gradient
+    shares = []
     for step, change in reversed(pairs):
         shares.append(np.vdot(step, direction) / np.vdot(step, change))
         direction -= shares[-1] * change

@@ -54,7 +54,8 @@ class FoldedBlock(NamedTuple):
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers, int64 (b,)."""
-        return self.start + (np.arange(self.n_rows) if self.order is None else self.order)
+        order = np.arange(self.n_rows) if self.order is None else self.order
+        return self.start + order
 
     @property
     def total_weight(self) -> float:

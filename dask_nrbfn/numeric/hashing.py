@@ -44,18 +44,20 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     """
     n_rows, p = X.shape
     factors = splitmix(np.arange(4 * p, dtype=np.uint64)).reshape(p, 2, 2)
-    # The factors of stored values are gathered, which takes four times their bytes.
-    row_values = 4 * X.nnz // max(n_rows, 1) if is_sparse(X) else p
-    hashes = np.empty(n_rows, dtype=np.uint64)
+    row_values = p
+    if is_sparse(X):
+        # The factors of stored values are gathered, which takes four times their bytes.
+        row_values = 4 * X.nnz // max(n_rows, 1)
     step = max(1, _HASHED_VALUES // max(row_values, 1))
+    hashes = np.empty(n_rows, dtype=np.uint64)
     for start in range(0, n_rows, step):
-        sums = _sums(X[start : start + step], factors)
+        sums = _word_sums(X[start : start + step], factors)
         high, low = sums.T >> np.uint64(32)
         hashes[start : start + step] = splitmix(high << np.uint64(32) | low)
     return hashes
 
 
-def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _word_sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
     if not is_sparse(X):
         sums: NDArray[np.uint64] = _words(X) @ factors.reshape(-1, 2)
@@ -106,7 +108,7 @@ def content_of_rows(
     """
     hashes = hash_values(X)
     if y is not None:
-        with_target = _with_targets(hashes, y)
+        with_target = splitmix(hashes ^ splitmix(_target_words(y)))
         hashes = with_target if labelled is None else np.where(labelled, with_target, hashes)
     if weights is not None:
         weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
@@ -115,7 +117,7 @@ def content_of_rows(
 
 
 class DistinctLabels(NamedTuple):
-    """Sorted distinct ``labels`` (K,), their ``counts`` (K,) and the ``codes`` (b,) of all rows."""
+    """Sorted distinct ``labels`` (K,), the ``codes`` (b,) of all rows, and ``counts`` (K,)."""
 
     labels: NDArray[Any]
     codes: NDArray[np.int64]
@@ -130,11 +132,8 @@ def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     return DistinctLabels(labels, codes, counts)
 
 
-def _with_targets(hashes: NDArray[np.uint64], y: NDArray[Any]) -> NDArray[np.uint64]:
-    return splitmix(hashes ^ splitmix(_target_words(y)))
-
-
 def _target_words(y: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return a word for the target of each row, uint64 (b,)."""
     if y.ndim == 2:
         return hash_values(y)
     if y.dtype.kind not in "TU":

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
-from dask_nrbfn.numeric.device import beside, gpu_of, to_host
+from dask_nrbfn.numeric.device import array_module, beside, gpu_of, to_host
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -32,9 +32,11 @@ def _fortran_function(
 ) -> Callable[..., Any]:
     capsule = module.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_name.restype = ctypes.c_char_p
+    get_name.argtypes = [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    get_pointer.restype = c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     return ctypes.CFUNCTYPE(result)(get_pointer(capsule, get_name(capsule)))
 
 
@@ -48,14 +50,13 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
     """Return ``A @ B.T``, float64 (m, n), in `out`; A and B are copied unless C-contiguous."""
-    if (gpu := gpu_of(A)) is not None:
-        out = gpu.xp.empty((len(A), len(B))) if out is None else out
-        gpu.row_products(A, B, out)
-        return out
     if out is None:
-        out = np.empty((len(A), len(B)))
-    # In Fortran's order all arrays are transposed: out.T = B A.T.
-    _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
+        out = array_module(A).empty((len(A), len(B)))
+    if (gpu := gpu_of(A)) is not None:
+        gpu.row_products(A, B, out)
+    else:
+        # In Fortran's order all arrays are transposed: out.T = B A.T.
+        _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
     return out
 
 
@@ -70,9 +71,11 @@ def add_products(sums: Floats, A: Floats, B: Floats) -> None:
 def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; both are C-contiguous."""
     n_rows, r = A.shape
-    if A.size and (gpu := gpu_of(sums)) is not None:
+    if A.size == 0:
+        return
+    if (gpu := gpu_of(sums)) is not None:
         gpu.add_gram(sums, A)
-    elif A.size:
+    else:
         _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
 
 
@@ -82,9 +85,9 @@ def frobenius_norm(matrix: Floats) -> float:
     Only one triangle is read; on a GPU both are, and squares may overflow.
     """
     if (gpu := gpu_of(matrix)) is not None:
-        strips = range(0, len(matrix), _NORMED_ROWS)
-        norms = [gpu.xp.linalg.norm(matrix[a : a + _NORMED_ROWS]) for a in strips]
-        return float(np.linalg.norm(list(map(float, norms))))
+        starts = range(0, len(matrix), _NORMED_ROWS)
+        norms = [float(gpu.xp.linalg.norm(matrix[a : a + _NORMED_ROWS])) for a in starts]
+        return float(np.linalg.norm(norms))
     size, unused = len(matrix), 0.0
     return float(_call(_dlansy, b"F", b"L", size, matrix, size, unused))
 
@@ -120,14 +123,13 @@ def inverse_products(factor: Floats, rows: Floats) -> Floats:
 
     ``b r^2`` flops, on a GPU twice as many; see `factor_in_place`.
     """
-    solved, (n_rows, r) = rows, rows.shape
     if gpu_of(factor) is None:
+        n_rows, r = rows.shape
         _call(_dtrtrs, b"L", b"N", b"N", r, n_rows, factor, r, rows, r, c_int(0))
-    else:
-        solved = rows.copy()
-        solve_in_place(factor, solved)
-    products: Floats = np.einsum("br,br->b", rows, solved)
-    return products
+        return np.asarray(np.einsum("br,br->b", rows, rows))
+    solved = rows.copy()
+    solve_in_place(factor, solved)
+    return np.asarray(np.einsum("br,br->b", rows, solved))
 
 
 def times_symmetric(weights: Floats, matrix: Floats) -> Floats:
@@ -142,9 +144,9 @@ def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, su
     """Set Fortran's ``sums' = beta sums' + op(B') op(A')``; `first` and `second` name each op."""
     m, n = sums.shape
     inner = B.shape[1] if first == b"T" else B.shape[0]
+    b_columns, a_columns = B.shape[1], A.shape[1]
     if sums.size:
-        sizes, strides = (n, m, inner), (B.shape[1], A.shape[1])
-        _call(_dgemm, first, second, *sizes, 1.0, B, strides[0], A, strides[1], beta, sums, n)
+        _call(_dgemm, first, second, n, m, inner, 1.0, B, b_columns, A, a_columns, beta, sums, n)
 
 
 def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:

@@ -41,7 +41,8 @@ class Scratch:
     """
 
     def __init__(self, n_rows: int, n_columns: int, *, xp: Any = np) -> None:
-        self._shape, self._xp = (n_rows, n_columns + 2), xp
+        self._shape = (n_rows, n_columns + 2)
+        self._xp = xp
         self._space: Floats = np.empty((0, 0))
 
     def of(self, X: Rows) -> Floats | None:
@@ -117,22 +118,20 @@ class RadialFeatures:
 
         Without a GPU, with a basis in CSR or if rows need `Pivots`, the functions stay on the host.
         """
-        pivots, in_csr = self._pivots, is_sparse(self.basis)
-        if active_gpu() is None or in_csr or (pivots and pivots.spread(self.basis) is not None):
+        pivots = self._pivots
+        if active_gpu() is None or is_sparse(self.basis):
             return self
-        basis, scaling = placed(self.basis, self.scaling)
-        return type(self).from_basis(
-            basis, self.width, scaling, kernel=self.kernel, normalized=self.normalized
-        )
+        if pivots is not None and pivots.spread(self.basis) is not None:
+            return self
+        return self._with_basis(*placed(self.basis, self.scaling))
 
     def at(self, places: NDArray[Any]) -> Self:
         """Return the functions of the basis rows at `places`, indices or bool (r,)."""
+        return self._with_basis(self.basis[places], self.scaling)
+
+    def _with_basis(self, basis: Rows, scaling: Scaling | None) -> Self:
         return type(self).from_basis(
-            self.basis[places],
-            self.width,
-            self.scaling,
-            kernel=self.kernel,
-            normalized=self.normalized,
+            basis, self.width, scaling, kernel=self.kernel, normalized=self.normalized
         )
 
     def between_basis_rows(self) -> Floats:
@@ -157,7 +156,8 @@ class RadialFeatures:
 
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        X, factors = (beside(each, self.basis) for each in (X, factors))
+        X = beside(X, self.basis)
+        factors = beside(factors, self.basis)
         Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
@@ -182,15 +182,16 @@ class RadialFeatures:
         threads: int = 1,
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
-        X, weights = (beside(each, self.basis) for each in (X, weights))
+        X = beside(X, self.basis)
+        weights = beside(weights, self.basis)
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
         )
-        totals = over_strips(
-            lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
-            exponents,
-            threads,
-        )
+
+        def exponentials(strip: slice) -> Floats:
+            return self._exponentials_in_place(X, exponents[strip], strip.start)
+
+        totals = over_strips(exponentials, exponents, threads)
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
@@ -226,13 +227,16 @@ class RadialFeatures:
         else:
             exponents = np.multiply(squared, self._factors.factor, out=out)
         pivots = self._pivots
-        spread = None if pivots is None else pivots.spread(X)
-        if pivots is not None and spread is not None:
-            over_strips(
-                lambda strip: pivots.refine(X[strip], exponents[strip], spread),
-                exponents,
-                threads,
-            )
+        if pivots is None:
+            return exponents
+        spread = pivots.spread(X)
+        if spread is None:
+            return exponents
+
+        def refine(strip: slice) -> None:
+            pivots.refine(X[strip], exponents[strip], spread)
+
+        over_strips(refine, exponents, threads)
         return exponents
 
     @cached_property
@@ -287,12 +291,13 @@ class RadialFeatures:
 
 
 def _gaps_about_the_mean(rows: Rows, factors: EuclideanFactors) -> tuple[Floats, Floats]:
-    # The unit is the largest coordinate of the row, so that no square overflows.
+    """Return the `_gaps` of scaled rows (b, p)."""
+    # Rows are divided by their largest coordinate, so that no square overflows.
     units = _largest(rows)
     units[units == 0] = 1.0
-    scaled = _divided(rows, units)
-    norms = factors.norms(scaled, 1.0 / units)
-    linear = factors.linear(scaled, 1.0 / units)
+    divided = _divided(rows, units)
+    norms = factors.norms(divided, 1.0 / units)
+    linear = factors.linear(divided, 1.0 / units)
     return _gaps(linear, norms * factors.factor, units)
 
 
@@ -318,9 +323,10 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
 
 def _largest(rows: Rows) -> Floats:
     """Return the largest magnitude of each row, float64 (b, 1)."""
-    found = abs(rows).max(axis=1)
-    largest: Floats = found.toarray().reshape(-1, 1) if is_sparse(rows) else found[:, None]
-    return largest
+    largest = abs(rows).max(axis=1)
+    if is_sparse(rows):
+        largest = largest.toarray()
+    return np.reshape(largest, (-1, 1))
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:

@@ -52,8 +52,8 @@ def canonical(X: Any) -> "csr_array":
         X = X.astype(np.float32)
     rows = csr_array(X)
     if rows.indices.dtype != np.int32 and max(rows.nnz, *rows.shape) < 2**31:
-        places = (rows.indices.astype(np.int32), rows.indptr.astype(np.int32))
-        rows = csr_array((rows.data, *places), shape=rows.shape)
+        indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = csr_array((rows.data, indices, indptr), shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -87,7 +87,8 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
         return np.empty(shape)
     if is_sparse(first):
         return stacked([first, *waiting])
-    rows, start = np.empty(shape, first.dtype), 0
+    rows = np.empty(shape, first.dtype)
+    start = 0
     for block in chain([first], waiting):
         rows[start : start + len(block)] = block
         start += len(block)
@@ -114,4 +115,7 @@ def squared_norms(X: Rows) -> Floats:
 
 def mean_values(X: Rows) -> float:
     """Return the mean number of stored values of a row; p for an array."""
-    return float(X.nnz / max(1, X.shape[0]) if is_sparse(X) else X.shape[1])
+    n_rows, p = X.shape
+    if is_sparse(X):
+        return float(X.nnz / max(1, n_rows))
+    return float(p)

@@ -120,7 +120,7 @@ class Model:
     @property
     def n_active(self) -> int:
         """Largest number of activations of a row: all basis rows, or those of the largest cell."""
-        return self.n_basis if self.cells is None else self.cells.largest
+        return self.n_basis if self.cells is None else self.cells.most_basis_rows
 
     @property
     def n_cells(self) -> int:
