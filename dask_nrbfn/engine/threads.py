@@ -28,7 +28,7 @@ def worker_environment(threads: int) -> dict[str, str]:
     dask runs one task at a time in such a worker; the threads belong to BLAS, OpenMP and numba.
     They must be set before the process starts, because libraries read them when they are loaded,
     and dask's own default is 1. Numba's workqueue layer aborts the process when two threads use it
-    at once, so a thread-safe one is asked for. OpenBLAS's idle threads spin for 2^26 cycles by
+    at once, so a thread-safe layer is set. OpenBLAS's idle threads spin for 2^26 cycles by
     default and take a core from whatever follows a product: elementwise steps on two cores ran at
     the speed of one; 2^14 cycles bridge the calls of one loop. The trim threshold is dask's own:
     memory that was freed goes back to the system.
