@@ -58,9 +58,9 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
 
     Notes
     -----
-    If all workers are lost, tasks wait for a worker: as long as dask's configuration key
-    ``nrbfn.no-workers-timeout`` says, by default "5 minutes". Then, or as soon as the connection to
-    the scheduler is lost, they raise ClusterError. The same job started again goes on.
+    If all workers are lost, tasks wait for a worker, by default for 5 minutes; dask's configuration
+    key ``nrbfn.no-workers-timeout`` sets the time. Then, or as soon as the connection to the
+    scheduler is lost, they raise ClusterError. The same job started again goes on.
     """
     options = options or EngineOptions()
     with ExitStack() as stack:

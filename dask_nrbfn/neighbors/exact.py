@@ -57,9 +57,8 @@ _TIE = 1e-8
 # single precision are rounded.
 _MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
 
-# Precisions of the products, one tried after the other.
+# Precisions of the products, tried one after another. Products in CSR start with the last.
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
-_PRECISIONS_IN_CSR: tuple[Precision, ...] = (np.float64,)
 
 
 def exact_neighbors(
@@ -95,11 +94,9 @@ def nearest_rows(
     candidates of each target. Their distances are then computed from differences.
 
     Products of arrays are computed in single precision first. Each has an error of at most about
-    ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). With
-    this bound, the distances show whether another row could be as near. If so, the target is
-    searched again in double precision: many rows are equally far, or the norms are large compared
-    with the distances. If the norms are too large for double precision, the differences to all rows
-    are computed, which is slow.
+    ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). If by
+    this bound another row could be as near, the target is searched again in double precision, and
+    then by the differences to all rows, which is slow.
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
@@ -220,7 +217,7 @@ def _nearest_of_strip(
     n_targets = len(targets.within)
     found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
     unsure = np.arange(n_targets)
-    for precision in _PRECISIONS_IN_CSR if is_sparse(rows) else _PRECISIONS:
+    for precision in _PRECISIONS[-1:] if is_sparse(rows) else _PRECISIONS:
         some = targets if len(unsure) == n_targets else targets[unsure]
         if on_gpu is None:
             listed, certain = _nearest_by_products(rows, halves, some, precision, count)

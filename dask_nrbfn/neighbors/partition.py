@@ -45,18 +45,14 @@ class Partitions:
         """Place at most `n_partitions` partitions with about equal numbers of rows of a sample.
 
         `overlap` is the mean number of partitions of a row; a row has at most one more. Rows in the
-        middle of a partition have one, which leaves more for rows near a border. With 5 million
-        rows in 20 partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a
-        partition.
+        middle of a partition have one, which leaves more for rows near a border.
 
         k-means on the distinct rows of the sample, then offsets that reduce the fullest partition
-        to 1.2 times the mean. Each round sets every offset so that its partition would hold the
-        geometric mean of its present and its desired number of rows. Only the order of distances
-        matters, so clusters may have any scale; partitions stay convex (a power diagram). k-means
-        gives wide clusters many centroids even if they have few rows. If offsets cannot balance
-        that, the sample is halved repeatedly and the means of the pieces are balanced instead,
-        which finds a few per cent fewer neighbours on even rows. Runs on one thread, because with
-        more threads the last bits differ from run to run.
+        to 1.2 times the mean; partitions stay convex (a power diagram). Each round sets every
+        offset so that its partition would hold the geometric mean of its present and its desired
+        number of rows. k-means gives wide clusters many centroids even if they have few rows. If
+        offsets cannot balance that, the sample is halved repeatedly and the means of the pieces are
+        balanced instead. Runs on one thread, because with more the last bits differ.
         """
         sample = sample.astype(np.float64, copy=False)
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
@@ -159,8 +155,7 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     # A limit that began before the import does not hold for OpenMP, which the import loads.
     with threadpool_limits(1):
-        centroids: NDArray[Any] = means.fit(rows).cluster_centers_
-    return centroids
+        return np.asarray(means.fit(rows).cluster_centers_)
 
 
 def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:

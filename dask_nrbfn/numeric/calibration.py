@@ -317,8 +317,8 @@ class _Likelihood(NamedTuple):
     def _target_means(self, values: Floats) -> Floats:
         """Return the means of values (..., m, K) under the targets, (..., m)."""
         own = values[..., np.arange(len(self.codes)), self.codes]
-        means: Floats = own + self.other * (values.sum(axis=-1) - values.shape[-1] * own)
-        return means
+        others = values.sum(axis=-1) - values.shape[-1] * own
+        return np.asarray(own + self.other * others)
 
     def lowered(self, best: _Expansion) -> _Expansion | None:
         """Return the expansion after a shortened Newton step; None if none is lower."""

@@ -56,8 +56,7 @@ class CellNetworks:
     def feature_weights(self, root: Floats | None) -> Floats:
         """Return the mean column weights of the training rows; `root` (p,) is that of the table."""
         roots = self.roots if root is None else self.roots * root
-        weights: Floats = self.n_rows @ roots**2 / self.n_rows.sum()
-        return weights
+        return np.asarray(self.n_rows @ roots**2 / self.n_rows.sum())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by the names under which a model stores them."""

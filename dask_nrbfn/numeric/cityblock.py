@@ -1,8 +1,7 @@
 """Sums of absolute differences between rows and basis rows, compiled loops over cache-sized blocks.
 
-A product of matrices cannot compute these sums. Each loop runs in one thread and holds no
-interpreter lock. Strips of rows run side by side in the project's own threads, because numba's
-thread layers abort the process when two tasks use these layers at once.
+Each loop runs in one thread and holds no interpreter lock. Strips of rows run side by side in the
+project's own threads, because numba's abort the process when two tasks use them at once.
 """
 
 from collections.abc import Callable
@@ -30,9 +29,8 @@ def absolute_sums(
     Rows (b, p) and the transposed basis (p, r) are float64, C-contiguous and writable, because
     numba compiles a loop for each layout; `out` is (b, r).
 
-    ``3 b r p`` flops, at .7 times the pairs per second of a float64 product. All numbers are
-    float64, because the difference of two near rows may have no right digit in float32. The columns
-    of a pair are added in the same order in every block, so blocks do not change bits.
+    ``3 b r p`` flops. All numbers are float64, because the difference of two near rows may have no
+    right digit in float32. Blocks do not change the order in which columns are added, nor bits.
     """
     gpu = gpu_of(out)
     # Both loops square the sums only with a factor that is not 0.

@@ -24,8 +24,7 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     scale = 2.0 * width**2
     similarity = np.exp(-squared / scale) if scale > 0 else np.ones_like(squared)
     own = np.where(agrees, similarity, 0.0).sum(axis=1)
-    confidence: Floats = own / similarity.sum(axis=1)
-    return confidence
+    return np.asarray(own / similarity.sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +90,9 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
     The first r distinct rows, and the first K distinct rows of every class: at most ``r + K**2``.
 
-    The operation is associative and commutative: `choose_basis` returns the same basis for the kept
-    rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough
-    because each other class takes at most one of these rows. Time O(m log m) and about 100 m bytes.
+    Associative and commutative: `choose_basis` returns the same basis for the kept rows as for all.
+    K distinct rows of a class are enough because each other class takes at most one of these rows.
+    Time O(m log m) and about 100 m bytes.
     """
     ordered = _in_order(pool.joined(block))
     by_point = np.lexsort((ordered.codes, ordered.tiebreak))
@@ -135,8 +134,8 @@ def choose_basis(
         basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
 
     Every class gives its first row, whatever the threshold, or the next row if another class has
-    given a duplicate. The first of the other rows complete the basis. Equal rows enter once. This
-    differs from the paper, where a repeated row makes the gram matrix singular.
+    given a duplicate. The first of the other rows complete the basis. Equal rows enter once; in the
+    paper a repeated row makes the gram matrix singular.
     """
     ordered = _in_order(pool)
     firsts = _firsts_of_classes(ordered, n_classes)

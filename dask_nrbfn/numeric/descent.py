@@ -163,8 +163,7 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
     share = _SHORTEST
     if np.isfinite(bend) and bend > 0:
         share = min(max(-slope / (2.0 * bend), _SHORTEST), _LONGEST)
-    weights: Floats = best.weights + share * step
-    return weights
+    return np.asarray(best.weights + share * step)
 
 
 def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:

@@ -2,7 +2,7 @@
 
 Within `on_gpu`, blocks of rows, sums and systems can be CuPy arrays. numpy's operators, elementwise
 functions and reductions also work on CuPy arrays, so `numeric` is written once; code that makes an
-array uses `array_module`. Only this file imports CuPy, and only for a task that asks for a GPU.
+array uses `array_module`. Only this file imports CuPy, and only for a task that runs on a GPU.
 
 All numbers stay float64, except in the products that find candidates of neighbours. Results are
 those of the CPU up to rounding. "Host" is the memory of the CPU.
@@ -138,7 +138,7 @@ extern "C" __global__ void least_float64(const double* v, long long* out, int n,
 
 
 class Gpu:
-    """One GPU by CuPy. Arrays of its methods are contiguous, on the GPU, and float64 unless said.
+    """One GPU by CuPy. Arrays of its methods are contiguous and on the GPU, most of them float64.
 
     A copy to the GPU waits for the copy before, so a reader is at most one block ahead of the GPU.
     """
@@ -421,7 +421,7 @@ def to_device(array: Any) -> Any:
     return gpu.upload(array)
 
 
-def to_host(array: Any) -> Any:
+def to_host(array: Any) -> NDArray[Any]:
     """Return a copy on the host of an array on the GPU; any other array itself."""
     gpu = gpu_of(array)
     return array if gpu is None else gpu.download(array)

@@ -83,10 +83,12 @@ class EuclideanFactors(DistanceFactors):
     def norms(self, rows: Rows, units: Floats) -> Floats:
         """Return ``|x|^2`` (b, 1) of scaled rows times units (b, 1), which the centre needs."""
 
-    def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
-        """Return the squared distances, one strip of rows after another."""
+    def squared(
+        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
+    ) -> Floats:
+        """Return ``f d^2`` of unscaled rows in CSR, (b, r), in `out`."""
         rows = self.scaled(X)
-        squared = np.empty((X.shape[0], r)) if out is None else out
+        squared = np.empty((X.shape[0], len(self.offsets))) if out is None else out
 
         def multiply(strip: slice) -> None:
             part = rows[strip]
@@ -168,11 +170,6 @@ class _SparseFactors(EuclideanFactors):
     def norms(self, rows: Rows, units: Floats) -> Floats:
         return squared_norms(rows)[:, None]
 
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
-        return self._squared_in_strips(X, len(self.squares), out, threads)
-
 
 @dataclass(frozen=True, eq=False)
 class _DenseFactors(EuclideanFactors):
@@ -217,7 +214,7 @@ class _DenseFactors(EuclideanFactors):
         if not fills and X.nnz <= _FILLED_ROWS * n_rows * p:
             # Computed before several threads need it.
             _ = self._about_origin
-            return self._squared_in_strips(X, len(self.array), out, threads)
+            return super().squared(X, out=out, scratch=None, threads=threads)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
         for strip in _filled_strips(n_rows, p):
             self.squared(dense(X[strip]), out=squared[strip], scratch=None, threads=threads)
@@ -496,11 +493,7 @@ class BasisDistances:
 
     @classmethod
     def from_basis(
-        cls,
-        basis: ArrayLike | Rows,
-        scaling: Scaling | None = None,
-        *,
-        l1: bool = False,
+        cls, basis: ArrayLike | Rows, scaling: Scaling | None = None, *, l1: bool = False
     ) -> Self:
         """Return the distances to a scaled basis."""
         rows = float_rows(basis)
@@ -510,13 +503,12 @@ class BasisDistances:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         X = beside(X, self._basis)
         squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
-        if not self._factors.cancels:
-            return squared
-        over_strips(
-            lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
-            squared,
-            threads,
-        )
+
+        def clip(strip: slice) -> None:
+            np.maximum(squared[strip], 0.0, out=squared[strip])
+
+        if self._factors.cancels:
+            over_strips(clip, squared, threads)
         return squared
 
     def total(

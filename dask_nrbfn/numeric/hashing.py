@@ -19,11 +19,9 @@ _WIDE = 256
 def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     """Return a seeded hash of each row's values, uint64 (b,).
 
-    Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
-    order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
-
-    splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
-    rows mixed with `hash_values`, which needs no time for zeros that are not stored.
+    Equal rows have equal hashes however they are stored. Two of n distinct rows share a hash with
+    probability n**2 / 2**65. splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash
+    of every value; for wide rows with `hash_values`, which takes no time for zeros in CSR.
     """
     seeds = splitmix(np.array([seed], dtype=np.uint64))
     if X.shape[1] >= _WIDE:
@@ -60,8 +58,7 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
 def _word_sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
     if not is_sparse(X):
-        sums: NDArray[np.uint64] = _words(X) @ factors.reshape(-1, 2)
-        return sums
+        return np.asarray(_words(X) @ factors.reshape(-1, 2))
     sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
     words = _words(X.data).reshape(-1, 2)
     products = np.einsum("nw,nwh->nh", words, factors[X.indices])

@@ -61,8 +61,7 @@ class Moments(RowSum):
     @property
     def activation_sums(self) -> Floats:
         """Sum of the activations, float64 (r,)."""
-        sums: Floats = self.products[0]
-        return sums
+        return np.asarray(self.products[0])
 
     @property
     def cross(self) -> Floats:
@@ -186,10 +185,7 @@ def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool
 
 
 def with_rounding(left: Moments, taken: Moments) -> Moments:
-    """Return sums that differ from `left` as rounding may, after `taken` was added and subtracted.
-
-    Each sum is rounded a few times while it is large.
-    """
+    """Return sums that differ from `left` as rounding may, once `taken` was added and subtracted."""
     rng = np.random.default_rng(0)
     step = 4.0 * float(np.finfo(np.float64).eps)
     noise = {

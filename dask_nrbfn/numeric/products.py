@@ -1,14 +1,12 @@
 """Products of blocks of rows, symmetric systems, and elementwise work on blocks in strips.
 
-Products use scipy's BLAS, which adds to a matrix in place; numpy's product needs a second matrix
-and another pass over both. All products use the same BLAS: the threads of numpy's own BLAS spin
-for a while after each product, and a loop that alternates between the two loses up to half of its
-speed (measured on two cores).
+Products use scipy's BLAS, which adds to a matrix in place. All products use the same BLAS: threads
+of numpy's own BLAS spin for a while after each product, and a loop that alternates between the two
+loses up to half of its speed (measured on two cores).
 
-scipy's Python wrappers hold the interpreter lock. The lock stops the thread that reads the next
-block, every other task of the process and, for minutes at large r, a worker's heartbeat. So the
-functions are taken from `scipy.linalg.cython_blas` and `cython_lapack` and called through ctypes,
-which releases the lock.
+scipy's Python wrappers hold the interpreter lock, which stops the thread that reads the next block
+and, for minutes at large r, a worker's heartbeat. So the functions of `scipy.linalg.cython_blas`
+and `cython_lapack` are called through ctypes, which releases the lock.
 """
 
 import ctypes
@@ -136,8 +134,7 @@ def times_symmetric(weights: Floats, matrix: Floats) -> Floats:
     """Return ``weights @ matrix`` (K, r) on the host; the symmetric matrix may be on a GPU."""
     if gpu_of(matrix) is None:
         return weights @ matrix
-    product: Floats = to_host(row_products(beside(weights, matrix), matrix))
-    return product
+    return to_host(row_products(beside(weights, matrix), matrix))
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
@@ -185,9 +182,8 @@ def over_strips(
     """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
     An array on a GPU is one strip. Other strips depend only on the number of columns, so results
-    have the same bits with any number of threads. numpy's elementwise functions release the
-    interpreter lock. If a step raises, its error is raised after all running steps have ended. A
-    step must not call `over_strips`.
+    have the same bits with any number of threads. If a step raises, its error is raised after all
+    running steps have ended. A step must not call `over_strips`.
     """
     n_rows, n_columns = array if isinstance(array, tuple) else array.shape
     size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)

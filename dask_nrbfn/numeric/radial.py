@@ -62,14 +62,11 @@ class RadialFeatures:
     the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
     all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
-    The exponents are one product of matrices, see `EuclideanFactors`; those of l1 distances are
-    sums over columns, see `CityBlockFactors`. If a row is so far from the basis that its
-    exponentials underflow, the largest exponent is subtracted first. So the quotient is defined
-    however far x is; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
+    If a row is so far from the basis that its exponentials underflow, the largest exponent is
+    subtracted first; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
     exponents are computed relative to a near basis row, see `Pivots`.
 
-    `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
-    the same bits with any number of threads.
+    `threads` is the number of threads of elementwise steps. Results have the same bits with any.
     """
 
     basis: Rows

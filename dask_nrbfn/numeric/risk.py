@@ -89,8 +89,7 @@ def spectral_bounds(
 def gram_eigenvalues(gram: Floats) -> Floats:
     """Return the ascending eigenvalues of a gram matrix, ``4 r^3 / 3`` flops and a copy of it."""
     # numpy releases the interpreter lock, scipy does not.
-    eigenvalues: Floats = to_host(np.linalg.eigvalsh(gram))
-    return eigenvalues
+    return to_host(np.linalg.eigvalsh(gram))
 
 
 def _numerical_rank(eigenvalues: Floats) -> int:

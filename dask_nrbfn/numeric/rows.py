@@ -109,8 +109,7 @@ def squared_norms(X: Rows) -> Floats:
     if gpu_of(X) is not None:
         lengths: Floats = np.square(X, dtype=np.float64).sum(axis=1)
         return lengths
-    norms: Floats = np.einsum("ij,ij->i", X, X, dtype=np.float64)
-    return norms
+    return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))
 
 
 def mean_values(X: Rows) -> float:

@@ -72,8 +72,7 @@ class ColumnStatistics(RowSum):
     @property
     def standard_deviation(self) -> Floats:
         """Population standard deviation of each column, float64 (p,)."""
-        deviation: Floats = np.sqrt(self.squared_deviation / max(self.n_rows, 1))
-        return deviation
+        return np.asarray(np.sqrt(self.squared_deviation / max(self.n_rows, 1)))
 
     def exact_centre(self) -> Floats:
         """Return a point near the mean that keeps the digits of integers, float64 (p,).
@@ -125,10 +124,10 @@ class Scaling:
     ) -> Self:
         """Return the scaling of `kind`, with a shift of 0 unless it is centred.
 
-        A constant column has the scale 1 and becomes 0. A column that differs from its mean only by
-        rounding is divided by the mean, which makes its differences negligible. The columns of a
-        group, its first to before its last, have one scale: the mean squared distance between two
-        rows is then 2 for a number and for a category, whether rare or common.
+        A constant column has the scale 1. A column that differs from its mean only by rounding is
+        divided by the mean, which makes its differences negligible. The columns of a group, its
+        first to before its last, have one scale: the mean squared distance of two rows is then 2
+        for a number and for a category, whether rare or common.
         """
         mean = statistics.mean
         deviation = _group_deviation(statistics.standard_deviation, groups)
@@ -223,8 +222,7 @@ class Scaling:
 
 def _is_exact(length: Floats) -> NDArray[np.bool_]:
     """Return for each length whether no square overflowed or underflowed."""
-    exact: NDArray[np.bool_] = (length > _LEAST_LENGTH) & (length < np.inf)
-    return exact
+    return np.asarray((length > _LEAST_LENGTH) & (length < np.inf))
 
 
 def _positive(divisors: Floats) -> Floats:

@@ -95,10 +95,12 @@ class Column:
             filled = np.where(gaps, self.fill, values)
             out[:, 0] = filled
             if self.kind == "date":
-                _write_angle(filled * (2 * np.pi / _YEAR_DAYS), out[:, 1:3])
+                of_year = filled * (2 * np.pi / _YEAR_DAYS)
+                out[:, 1], out[:, 2] = np.cos(of_year), np.sin(of_year)
             if self.times:
                 # The cosine of a large angle loses digits: whole days are subtracted first.
-                _write_angle((filled - np.floor(filled)) * (2 * np.pi), out[:, 3:5])
+                of_day = (filled - np.floor(filled)) * (2 * np.pi)
+                out[:, 3], out[:, 4] = np.cos(of_day), np.sin(of_day)
             if self.marks_missing:
                 out[:, -1] = gaps
         if not fills:
@@ -107,12 +109,6 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, without the name."""
         return _given_fields(self)
-
-
-def _write_angle(angles: Floats, out: Floats) -> None:
-    """Write the cosine and the sine of angles (b,) into `out` (b, 2)."""
-    np.cos(angles, out=out[:, 0])
-    np.sin(angles, out=out[:, 1])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -95,17 +95,11 @@ class StoredRows:
 
     def planned(self, n_rows: int, chunk_rows: int) -> "StoredRows":
         """Return the sizes of other numbers of such rows."""
-        n_values, most_values = self.n_values, self.most_values
-        if n_values is not None and most_values is not None:
-            n_values = round(n_rows * self.row_values)
-            most_values = round(most_values * chunk_rows / self.chunk_rows)
-        return StoredRows(
-            shape=(n_rows, self.shape[1]),
-            dtype=self.dtype,
-            chunk_rows=chunk_rows,
-            n_values=n_values,
-            most_values=most_values,
-        )
+        sizes = StoredRows(shape=(n_rows, self.shape[1]), dtype=self.dtype, chunk_rows=chunk_rows)
+        if self.most_values is None:
+            return sizes
+        most_values = round(self.most_values * chunk_rows / self.chunk_rows)
+        return replace(sizes, n_values=round(n_rows * self.row_values), most_values=most_values)
 
 
 Stored = Array | StoredRows
@@ -347,18 +341,9 @@ async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None
 
 def begin_sparse(group: zarr.Group, dtype: DTypeLike, *, n_rows: int, n_values: int) -> None:
     """Lay out the arrays of rows in CSR; `n_values` is the expected number of values."""
-    values: Any = {
-        "shape": (0,),
-        "chunks": (min(n_values, _CHUNK_VALUES),),
-        "dimensions": ("value",),
-        "compress": True,
-    }
-    ends: Any = {
-        "shape": (1,),
-        "chunks": (min(n_rows + 1, _CHUNK_ROWS),),
-        "dimensions": ("end",),
-        "compress": True,
-    }
+    value_chunks, end_chunks = (min(n_values, _CHUNK_VALUES),), (min(n_rows + 1, _CHUNK_ROWS),)
+    values: Any = {"shape": (0,), "chunks": value_chunks, "dimensions": ["value"], "compress": True}
+    ends: Any = {"shape": (1,), "chunks": end_chunks, "dimensions": ["end"], "compress": True}
     create_array(group, "data", dtype=dtype, **values)
     create_array(group, "indices", dtype=np.int32, **values)
     create_array(group, "indptr", dtype=np.int64, **ends)

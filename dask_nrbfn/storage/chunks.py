@@ -108,9 +108,8 @@ def create_dataset_arrays(
     # The dtype and the columns of each array of the dataset.
     arrays: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {}
     if source.y_dtype is not None:
-        arrays["y"] = (source.y_dtype, ())
-        if source.target_names is not None:
-            arrays["y"] = (source.y_dtype, (len(source.target_names),))
+        names = source.target_names
+        arrays["y"] = (source.y_dtype, () if names is None else (len(names),))
     if source.has_weights:
         arrays["weights"] = (np.float64, ())
     if source.id_dtype is not None:

@@ -193,9 +193,8 @@ class _RemoteStore(FsspecStore):
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         async with self.guard(prefix):
-            names = []
-            async for name in super().list_dir(prefix):
-                names.append(name)
+            listed = super().list_dir(prefix)
+            names = [name async for name in listed]
         for name in names:
             yield name
 

@@ -39,14 +39,7 @@ from dask_nrbfn.storage.location import Location, join, normalize
 from dask_nrbfn.storage.run import latest_place, model_name
 
 # Fields of a model that are attributes as they are.
-_RECORDED = (
-    "width",
-    "fitting_error",
-    "spectral_risk",
-    "feature_names",
-    "target_names",
-    "read_as",
-)
+_RECORDED = ("width", "fitting_error", "spectral_risk", "feature_names", "target_names", "read_as")
 
 # Arrays of a model and of its scaling, with the names of their dimensions.
 _ARRAYS = {
