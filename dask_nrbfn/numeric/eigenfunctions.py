@@ -28,11 +28,11 @@ def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunction
     """Return the eigenfunctions of the largest eigenvalues above 1e-12; the first is constant, 1.
 
     K is the kernel between the basis rows, d its row sums, ``D = diag(d)`` and ``s = d / sum(d)``.
-    The eigenfunctions are those of ``A = D^-1 K``: ``A psi_j = l_j psi_j`` and ``sum_i s_i
-    psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki, eq. 6; the 1/n of eqs. 9 and 12 belongs to an
-    s that sums to n). They are the eigenvectors of ``D^-1/2 K D^-1/2``, each divided by
-    ``sqrt(s)``, with a positive entry of largest magnitude. At a row, ``psi_j(x) = sum_i phi_i(x)
-    psi_j(g_i) / l_j`` (eq. 11), so ``B = Psi L^-1``.
+    The eigenfunctions are those of ``A = D^-1 K``, which averages over the basis rows as `features`
+    do: ``A psi_j = l_j psi_j`` and ``sum_i s_i psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki,
+    eq. 6; the 1/n of eqs. 9 and 12 belongs to an s that sums to n). They are the eigenvectors of
+    ``D^-1/2 K D^-1/2``, each divided by ``sqrt(s)``, with a positive entry of largest magnitude.
+    At a row, ``psi_j(x) = sum_i phi_i(x) psi_j(g_i) / l_j`` (eq. 11), so ``B = Psi L^-1``.
     """
     kernel = features.between_basis_rows()
     roots = np.sqrt(kernel.sum(axis=1))

@@ -185,7 +185,7 @@ def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool
 
 
 def with_rounding(left: Moments, taken: Moments) -> Moments:
-    """Return sums that differ from `left` as rounding may, once `taken` was added and subtracted."""
+    """Return `left`, changed as rounding may if `taken` was added and subtracted."""
     rng = np.random.default_rng(0)
     step = 4.0 * float(np.finfo(np.float64).eps)
     noise = {

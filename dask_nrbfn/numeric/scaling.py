@@ -222,7 +222,8 @@ class Scaling:
 
 def _is_exact(length: Floats) -> NDArray[np.bool_]:
     """Return for each length whether no square overflowed or underflowed."""
-    return np.asarray((length > _LEAST_LENGTH) & (length < np.inf))
+    exact: NDArray[np.bool_] = (length > _LEAST_LENGTH) & (length < np.inf)
+    return exact
 
 
 def _positive(divisors: Floats) -> Floats:
