@@ -37,7 +37,7 @@ _DIFFERENCE_FLOPS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceFactors(ABC):
+class SquaredDistances(ABC):
     """Squared distances ``f d^2`` from the r rows of a scaled basis, f a factor.
 
     cancels: whether terms cancel, so that rounding may change the sign of a small distance.
@@ -54,8 +54,8 @@ class DistanceFactors(ABC):
         """Return ``f d^2`` of unscaled rows (b, r) in `out`; scratch (b, p + 2) is for rows."""
 
 
-class EuclideanFactors(DistanceFactors):
-    """The factors of ``d = |x - g|``.
+class EuclideanDistances(SquaredDistances):
+    """Squares of the distance ``d = |x - g|``, by products.
 
     ``f d^2`` is split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A
     basis that is an array is centred, and so are the rows, because otherwise the terms cancel for
@@ -100,17 +100,17 @@ class EuclideanFactors(DistanceFactors):
         return squared
 
 
-def factors_of(
+def distances_from(
     basis: Rows, scaling: Scaling | None, factor: float, *, l1: bool = False
-) -> DistanceFactors:
-    """Return the factors of a scaled basis (r, p), in CSR if few of its values are stored."""
+) -> SquaredDistances:
+    """Return squared distances from a scaled basis (r, p), which stays in CSR if it is sparse."""
     if l1:
-        return CityBlockFactors(scaling, factor, basis)
+        return CityBlockDistances(scaling, factor, basis)
     if is_sparse(basis) and _stays_in_csr(basis.nnz / basis.shape[0], basis.shape[1]):
-        return _SparseFactors(scaling, factor, csr_array(basis.T), squared_norms(basis))
+        return _SparseDistances(scaling, factor, csr_array(basis.T), squared_norms(basis))
     values = dense(float_rows(basis))
     centre = values.mean(axis=0)
-    return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
+    return _DenseDistances(scaling, factor, centre, _array_of(values, centre, factor))
 
 
 def _stays_in_csr(row_values: float, n_features: int) -> bool:
@@ -146,8 +146,8 @@ def basis_bytes(
 
 
 @dataclass(frozen=True, eq=False)
-class _SparseFactors(EuclideanFactors):
-    """The factors of a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
+class _SparseDistances(EuclideanDistances):
+    """Squared distances from a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
 
     transposed: csr_array
     squares: Floats
@@ -172,8 +172,11 @@ class _SparseFactors(EuclideanFactors):
 
 
 @dataclass(frozen=True, eq=False)
-class _DenseFactors(EuclideanFactors):
-    """The factors of an array: `centre` (p,), and columns for x, 1 and ``|x|^2``, (r, p + 2)."""
+class _DenseDistances(EuclideanDistances):
+    """Squared distances from an array.
+
+    centre (p,); array (r, p + 2): the factors of a centred row x, of 1 and of ``|x|^2``.
+    """
 
     centre: Floats
     array: Floats
@@ -250,8 +253,8 @@ def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class CityBlockFactors(DistanceFactors):
-    """The factors of the l1 distance ``d = sum_l |x_l - g_l|``.
+class CityBlockDistances(SquaredDistances):
+    """Squares of the l1 distance ``d = sum_l |x_l - g_l|``.
 
     Differences are exact, so no centre and no pivots are needed. Rows that stay in CSR after the
     scaling are summed over the values that the rows and the basis store; other rows become arrays.
@@ -388,7 +391,7 @@ class Pivots:
     """
 
     basis: Rows
-    factors: EuclideanFactors
+    distances: EuclideanDistances
 
     def spread(self, X: Rows) -> Floats | None:
         """Return ``|g - m|^2 / (2 sigma^2)`` (r,) if rows need pivots; m is 0 for rows in CSR."""
@@ -396,13 +399,13 @@ class Pivots:
 
     @cached_property
     def _spread_about_mean(self) -> Floats | None:
-        spread = -self.factors.offsets
+        spread = -self.distances.offsets
         return spread if spread.max() > _COARSE else None
 
     @cached_property
     def _spread_about_origin(self) -> Floats | None:
-        spread = -self.factors.factor * squared_norms(self.basis)
-        if not self.factors.in_csr:
+        spread = -self.distances.factor * squared_norms(self.basis)
+        if not self.distances.in_csr:
             # Every distance contains the square of the mean, which cancels.
             spread[:] = spread.max()
         return spread if spread.max() > _COARSE else None
@@ -447,23 +450,23 @@ class Pivots:
             some = slice(start, start + size)
             h = _less(self._basis_rows(columns[some]), origin)
             linear[:, some] = squared_norms(h) - 2.0 * _products(y, h)
-        linear *= self.factors.factor
-        return linear, self.factors.factor * squared_norms(y)[:, None]
+        linear *= self.distances.factor
+        return linear, self.distances.factor * squared_norms(y)[:, None]
 
     def _scaled(self, X: Rows) -> Rows:
-        scaling = self.factors.scaling
+        scaling = self.distances.scaling
         rows = X if scaling is None else scaling.apply(X)
-        if self.factors.in_csr:
+        if self.distances.in_csr:
             return csr_array(rows, dtype=np.float64)
         return np.asarray(dense(rows), dtype=np.float64)
 
     def _basis_rows(self, places: NDArray[np.intp]) -> Rows:
         rows = self.basis[places]
-        return rows if self.factors.in_csr else dense(rows)
+        return rows if self.distances.in_csr else dense(rows)
 
     def _n_held(self, rows: Rows) -> int:
         """Return the number of rows that are held in memory together."""
-        row_values = mean_values(rows) if self.factors.in_csr else rows.shape[1]
+        row_values = mean_values(rows) if self.distances.in_csr else rows.shape[1]
         return max(1, int(_HELD_ELEMENTS / max(1.0, row_values)))
 
 
@@ -489,7 +492,7 @@ class BasisDistances:
 
     scaling: Scaling | None
     _basis: Rows
-    _factors: DistanceFactors
+    _distances: SquaredDistances
 
     @classmethod
     def from_basis(
@@ -497,17 +500,17 @@ class BasisDistances:
     ) -> Self:
         """Return the distances to a scaled basis."""
         rows = float_rows(basis)
-        return cls(scaling, rows, factors_of(rows, scaling, 1.0, l1=l1))
+        return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         X = beside(X, self._basis)
-        squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
+        squared = self._distances.squared(X, out=out, scratch=None, threads=threads)
 
         def clip(strip: slice) -> None:
             np.maximum(squared[strip], 0.0, out=squared[strip])
 
-        if self._factors.cancels:
+        if self._distances.cancels:
             over_strips(clip, squared, threads)
         return squared
 
@@ -528,11 +531,11 @@ class BasisDistances:
         """
         X = beside(X, self._basis)
         weights = beside(weights, self._basis)
-        products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
+        products = self._distances.squared(X, out=buffer, scratch=None, threads=threads)
 
         def total_of(strip: slice) -> float:
             part = products[strip]
-            if self._factors.cancels:
+            if self._distances.cancels:
                 np.maximum(part, 0.0, out=part)
             if nearest is not None:
                 nearest[strip] = to_host(part.argmin(axis=1))

@@ -444,22 +444,22 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
 def softmax(exponents: Floats, scores: Floats) -> Floats:
     """Return ``softmax(exponents)`` (b, K), the largest where the first largest score is."""
     below = exponents - exponents.max(axis=1, keepdims=True)
-    return normalized_shares(np.exp(below, out=below), scores)
+    return normalize_in_place(np.exp(below, out=below), scores)
 
 
-def normalized_shares(shares: Floats, scores: Floats) -> Floats:
+def normalize_in_place(shares: Floats, scores: Floats) -> Floats:
     """Return probabilities in proportion to `shares`, in place, the largest as in `scores`."""
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.
     shares[totals[:, 0] == 0] = 1.0 / scores.shape[1]
     totals[totals == 0] = 1.0
     shares /= totals
-    changed = keep_largest(shares, scores)
+    changed = keep_largest_in_place(shares, scores)
     shares[changed] /= shares[changed].sum(axis=1, keepdims=True)
     return shares
 
 
-def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
+def keep_largest_in_place(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
     """Put the largest value of each row where its first largest score is; return the changed rows.
 
     Different scores may have equal values (b, K), which are rounded or clipped; they change in

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.numeric.device import active_gpu, array_module, beside
 from dask_nrbfn.numeric.distances import (
-    CityBlockFactors,
-    DistanceFactors,
-    EuclideanFactors,
+    CityBlockDistances,
+    EuclideanDistances,
     Pivots,
-    factors_of,
+    SquaredDistances,
+    distances_from,
     float_rows,
     placed,
 )
@@ -74,7 +74,7 @@ class RadialFeatures:
     scaling: Scaling | None
     kernel: str
     normalized: bool
-    _factors: DistanceFactors
+    _distances: SquaredDistances
 
     @classmethod
     def from_basis(
@@ -88,8 +88,8 @@ class RadialFeatures:
     ) -> Self:
         """Return the radial basis functions of a basis and a width above 0."""
         rows = float_rows(basis)
-        factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
-        return cls(rows, float(width), scaling, kernel, normalized, factors)
+        distances = distances_from(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
+        return cls(rows, float(width), scaling, kernel, normalized, distances)
 
     @property
     def _kernel(self) -> Kernel:
@@ -133,8 +133,8 @@ class RadialFeatures:
 
     def between_basis_rows(self) -> Floats:
         """Return the kernel between the basis rows, float64 (r, r); ``2 r^2 p`` flops."""
-        factors = replace(self._factors, scaling=None)
-        return replace(self, _factors=factors, normalized=False).activations(self.basis)
+        distances = replace(self._distances, scaling=None)
+        return replace(self, _distances=distances, normalized=False).activations(self.basis)
 
     def activations(
         self,
@@ -220,9 +220,9 @@ class RadialFeatures:
     ) -> Floats:
         """Return ``-t^2 / 2``, float64 (b, r), exact wherever activations are not 0."""
         if squared is None:
-            exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+            exponents = self._distances.squared(X, out=out, scratch=scratch, threads=threads)
         else:
-            exponents = np.multiply(squared, self._factors.factor, out=out)
+            exponents = np.multiply(squared, self._distances.factor, out=out)
         pivots = self._pivots
         if pivots is None:
             return exponents
@@ -238,8 +238,8 @@ class RadialFeatures:
 
     @cached_property
     def _pivots(self) -> Pivots | None:
-        factors = self._factors
-        return Pivots(self.basis, factors) if isinstance(factors, EuclideanFactors) else None
+        distances = self._distances
+        return Pivots(self.basis, distances) if isinstance(distances, EuclideanDistances) else None
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents of the rows from `start` by exponentials; return divisors (b, 1)."""
@@ -257,49 +257,50 @@ class RadialFeatures:
 
     def _shifted_exponentials(self, X: Rows) -> Floats:
         """Return the kernel of rows (b, p) over its largest value in each row, float64 (b, r)."""
-        if isinstance(self._factors, CityBlockFactors):
-            shifted = self._factors.shifted_logarithms(X)
+        if isinstance(self._distances, CityBlockDistances):
+            shifted = self._distances.shifted_logarithms(X)
             return np.exp(shifted, out=shifted)
         pivots = self._pivots
         assert pivots is not None
         spread = pivots.spread(X)
         if spread is None:
-            return self._shifted_about_the_mean(X, pivots.factors)
-        rough = self._factors.squared(X, out=None, scratch=None, threads=1)
+            return self._shifted_about_the_mean(X, pivots.distances)
+        rough = self._distances.squared(X, out=None, scratch=None, threads=1)
         beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
         shifted = np.zeros_like(rough)
         if beyond.any():
-            shifted[beyond] = self._shifted_about_the_mean(X[beyond], pivots.factors)
+            shifted[beyond] = self._shifted_about_the_mean(X[beyond], pivots.distances)
         for group in pivots.groups(X, rough, spread, np.flatnonzero(~beyond)):
             logarithms = self._kernel.shifted_logarithms(
-                partial(_less_largest, group.linear), partial(_gaps, group.linear, group.norms, 1.0)
+                partial(_subtract_largest, group.linear),
+                partial(_gaps, group.linear, group.norms, 1.0),
             )
             shifted[np.ix_(group.rows, group.columns)] = np.exp(logarithms)
         return shifted
 
-    def _shifted_about_the_mean(self, X: Rows, factors: EuclideanFactors) -> Floats:
-        rows = factors.scaled(X)
+    def _shifted_about_the_mean(self, X: Rows, distances: EuclideanDistances) -> Floats:
+        rows = distances.scaled(X)
         ones = array_module(rows).ones((rows.shape[0], 1))
         shifted = self._kernel.shifted_logarithms(
-            lambda: _less_largest(factors.linear(rows, ones)),
-            lambda: _gaps_about_the_mean(rows, factors),
+            lambda: _subtract_largest(distances.linear(rows, ones)),
+            lambda: _gaps_about_the_mean(rows, distances),
         )
         return np.exp(shifted, out=shifted)
 
 
-def _gaps_about_the_mean(rows: Rows, factors: EuclideanFactors) -> tuple[Floats, Floats]:
+def _gaps_about_the_mean(rows: Rows, distances: EuclideanDistances) -> tuple[Floats, Floats]:
     """Return the `_gaps` of scaled rows (b, p)."""
     # Rows are divided by their largest coordinate, so that no square overflows.
     units = _largest(rows)
     units[units == 0] = 1.0
     divided = _divided(rows, units)
-    norms = factors.norms(divided, 1.0 / units)
-    linear = factors.linear(divided, 1.0 / units)
-    return _gaps(linear, norms * factors.factor, units)
+    norms = distances.norms(divided, 1.0 / units)
+    linear = distances.linear(divided, 1.0 / units)
+    return _gaps(linear, norms * distances.factor, units)
 
 
-def _less_largest(linear: Floats) -> Floats:
-    """Return ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r)."""
+def _subtract_largest(linear: Floats) -> Floats:
+    """Return ``(e^2 - t^2) / 2``, in place, with e the minimum of t in each row, (b, r)."""
     linear -= linear.max(axis=1, keepdims=True)
     return linear
 
@@ -311,7 +312,7 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
     """
     t = distances_in_place(linear / units + norms)
     # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
-    gaps = _less_largest(linear)
+    gaps = _subtract_largest(linear)
     gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
     with np.errstate(over="ignore"):
         t *= units

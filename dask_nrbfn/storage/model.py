@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.gradients import heaviest_features
-from dask_nrbfn.numeric.held_out import normalized_shares
+from dask_nrbfn.numeric.held_out import normalize_in_place
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -260,7 +260,7 @@ class Model:
         loss = loss_named(self.params.loss)
         if self.calibration is not None:
             return self.calibration.probabilities(scores, loss)
-        return normalized_shares(loss.probability(scores), scores)
+        return normalize_in_place(loss.probability(scores), scores)
 
     def digest(self) -> str:
         """Return a digest of everything that affects the predictions of the model."""
