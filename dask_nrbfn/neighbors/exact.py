@@ -253,7 +253,7 @@ class _GpuRows:
         self._rows, self._halves = gpu.upload(rows), gpu.upload(halves)
         self._searched_rows = max(1024, min(_SEARCHED_ROWS, _SEARCH_ELEMENTS // rows.shape[1]))
 
-    def candidates(self, targets: NDArray[Any], count: int, precision: Any) -> _Candidates:
+    def candidates(self, targets: NDArray[Any], count: int, precision: Precision) -> _Candidates:
         """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p)."""
         strips = []
         size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), self._searched_rows)))

@@ -212,9 +212,9 @@ class _DenseDistances(EuclideanDistances):
                 scratch = array_module(X).empty((len(X), len(self.centre) + 2))
             self._extend(X, out=scratch, threads=threads)
             return row_products(scratch, self.array, out=out)
-        fills = self.scaling is not None and self.scaling.fills
         n_rows, p = X.shape
-        if not fills and X.nnz <= _FILLED_ROWS * n_rows * p:
+        fills = self.scaling is not None and self.scaling.fills
+        if X.nnz <= _FILLED_ROWS * n_rows * p and not fills:
             # Computed before several threads need it.
             _ = self._about_origin
             return super().squared(X, out=out, scratch=None, threads=threads)
@@ -311,7 +311,9 @@ class CityBlockDistances(SquaredDistances):
             absolute_sums(rows, self._columns, out[strip], factor=factor)
 
     def _is_summed_sparse(self, X: Rows) -> bool:
-        if not is_sparse(X) or (self.scaling is not None and self.scaling.fills):
+        if not is_sparse(X):
+            return False
+        if self.scaling is not None and self.scaling.fills:
             return False
         n_rows, p = X.shape
         stored = self.basis.nnz if is_sparse(self.basis) else self.basis.size

@@ -47,7 +47,11 @@ _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
-    """Weighted sums over rows of the errors of A models with q targets."""
+    """Weighted sums over rows of the errors of A models with q targets.
+
+    compared: names of the figures by which models are compared, the deciding one first.
+    smooth: name of the figure that decides between models with about equal errors.
+    """
 
     compared: ClassVar[tuple[str, ...]]
     smooth: ClassVar[str]

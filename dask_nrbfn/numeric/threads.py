@@ -55,10 +55,10 @@ def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
 
     The steps of a task on a GPU run one after another, because only its own thread uses the GPU.
     """
-    n_beside = _BESIDE_BYTES // step_bytes
-    if active_gpu() is not None or n_beside == 0:
+    n_others = _BESIDE_BYTES // step_bytes
+    if active_gpu() is not None or n_others == 0:
         return map
-    return partial(side_by_side, at_once=1 + n_beside)
+    return partial(side_by_side, at_once=1 + n_others)
 
 
 def beside_bytes(n_steps: int, step_bytes: int) -> int:

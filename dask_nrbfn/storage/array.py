@@ -341,11 +341,12 @@ async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None
 
 def begin_sparse(group: zarr.Group, dtype: DTypeLike, *, n_rows: int, n_values: int) -> None:
     """Lay out the arrays of rows in CSR; `n_values` is the expected number of values."""
-    value_chunks, end_chunks = (min(n_values, _CHUNK_VALUES),), (min(n_rows + 1, _CHUNK_ROWS),)
-    values: Any = {"shape": (0,), "chunks": value_chunks, "dimensions": ["value"], "compress": True}
-    ends: Any = {"shape": (1,), "chunks": end_chunks, "dimensions": ["end"], "compress": True}
+    chunks = (min(n_values, _CHUNK_VALUES),)
+    values: Any = {"shape": (0,), "chunks": chunks, "dimensions": ["value"], "compress": True}
     create_array(group, "data", dtype=dtype, **values)
     create_array(group, "indices", dtype=np.int32, **values)
+    chunks = (min(n_rows + 1, _CHUNK_ROWS),)
+    ends: Any = {"shape": (1,), "chunks": chunks, "dimensions": ["end"], "compress": True}
     create_array(group, "indptr", dtype=np.int64, **ends)
 
 

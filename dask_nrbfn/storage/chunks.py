@@ -229,10 +229,12 @@ def check_finite(
     if not len(wrong):
         return
     place = wrong[0]
-    row, column = place[0], place[-1] if len(place) > 1 else 0
+    row, column = place[0], 0
     if is_sparse(values):
         row = np.searchsorted(values.indptr, place[0], side="right") - 1
         column = values.indices[place[0]]
+    elif len(place) > 1:
+        column = place[-1]
     raise DataError(
         f"{name} has {stored[tuple(place)]} in row {first_row + row}{within}, column {column}.",
         "Remove the row, or fill in the value: every value must be finite.",
