@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, squared_distances
 from dask_nrbfn.numeric.device import Gpu, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
@@ -104,9 +104,9 @@ def nearest_rows(
     if within is None:
         within = np.full(n_targets, np.inf)
     sought = _Targets(targets, within)
-    if (gpu := active_gpu()) is not None and not is_sparse(rows):
+    if (gpu := active_gpu()) is not None and not is_csr(rows):
         return _nearest_of_strip(rows, halves, sought, count, _GpuRows(gpu, rows, halves))
-    most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
+    most = _TILE_TARGETS if is_csr(rows) else _STRIP_ELEMENTS // rows.shape[1]
     most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
     n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
     size = min(most, max(_LEAST_TARGETS, math.ceil(n_targets / n_strips)))
@@ -217,7 +217,7 @@ def _nearest_of_strip(
     n_targets = len(targets.within)
     found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
     unsure = np.arange(n_targets)
-    for precision in _PRECISIONS[-1:] if is_sparse(rows) else _PRECISIONS:
+    for precision in _PRECISIONS[-1:] if is_csr(rows) else _PRECISIONS:
         some = targets if len(unsure) == n_targets else targets[unsure]
         if on_gpu is None:
             listed, certain = _nearest_by_products(rows, halves, some, precision, count)
@@ -313,7 +313,7 @@ def _search_by_differences(
     """Replace the lists of unsure targets in `found` by those of the differences to all rows."""
     n_rows, p = rows.shape
     count = found.indices.shape[1]
-    size = _TILE_ROWS if is_sparse(rows) else max(1, _BLOCK_ELEMENTS // p)
+    size = _TILE_ROWS if is_csr(rows) else max(1, _BLOCK_ELEMENTS // p)
     blocks = [np.arange(n_rows)[None, first : first + size] for first in range(0, n_rows, size)]
     for place in unsure:
         target = targets.rows[place : place + 1]
@@ -326,7 +326,7 @@ def _search_by_differences(
 
 def _terms(rows: Rows, targets: Rows) -> int:
     """Return the most values of a difference of two rows."""
-    if is_sparse(rows) and is_sparse(targets):
+    if is_csr(rows) and is_csr(targets):
         of_rows = np.diff(rows.indptr).max(initial=0)
         of_targets = np.diff(targets.indptr).max(initial=0)
         return int(of_rows) + int(of_targets)
@@ -351,7 +351,7 @@ def _nearest_by_products(
 
 def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -> Blocks:
     """Yield the first row of a block, and ``|y|^2 / 2 - x y`` of its rows."""
-    if is_sparse(rows):
+    if is_csr(rows):
         X = targets.astype(precision)
         for first in range(0, rows.shape[0], _TILE_ROWS):
             part = slice(first, first + _TILE_ROWS)

@@ -13,7 +13,14 @@ from scipy.sparse import csr_array
 from dask_nrbfn.numeric.cityblock import absolute_sums, sparse_absolute_sums
 from dask_nrbfn.numeric.device import active_gpu, array_module, beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
+from dask_nrbfn.numeric.rows import (
+    Rows,
+    canonical,
+    dense,
+    is_csr,
+    mean_stored_values,
+    squared_norms,
+)
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -106,7 +113,7 @@ def distances_from(
     """Return squared distances from a scaled basis (r, p), which stays in CSR if it is sparse."""
     if l1:
         return CityBlockDistances(scaling, factor, basis)
-    if is_sparse(basis) and _stays_in_csr(basis.nnz / basis.shape[0], basis.shape[1]):
+    if is_csr(basis) and _stays_in_csr(basis.nnz / basis.shape[0], basis.shape[1]):
         return _SparseDistances(scaling, factor, csr_array(basis.T), squared_norms(basis))
     values = dense(float_rows(basis))
     centre = values.mean(axis=0)
@@ -159,7 +166,7 @@ class _SparseDistances(EuclideanDistances):
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return csr_array(rows, dtype=np.float64) if is_sparse(rows) else canonical(rows)
+        return csr_array(rows, dtype=np.float64) if is_csr(rows) else canonical(rows)
 
     def linear(self, rows: Rows, units: Floats) -> Floats:
         products: Floats = (rows @ self.transposed).toarray()
@@ -188,10 +195,10 @@ class _DenseDistances(EuclideanDistances):
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return rows if is_sparse(rows) else np.subtract(rows, self.centre, dtype=np.float64)
+        return rows if is_csr(rows) else np.subtract(rows, self.centre, dtype=np.float64)
 
     def linear(self, rows: Rows, units: Floats) -> Floats:
-        if not is_sparse(rows):
+        if not is_csr(rows):
             products: Floats = rows @ self.array[:, :-2].T
             return np.add(products, units * self.offsets, out=products)
         transposed, constants = self._about_origin
@@ -199,7 +206,7 @@ class _DenseDistances(EuclideanDistances):
 
     def norms(self, rows: Rows, units: Floats) -> Floats:
         norms = squared_norms(rows)[:, None]
-        if not is_sparse(rows):
+        if not is_csr(rows):
             return norms
         about = norms - 2.0 * units * (rows @ self.centre)[:, None]
         return np.asarray(about + units**2 * (self.centre @ self.centre))
@@ -207,7 +214,7 @@ class _DenseDistances(EuclideanDistances):
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        if not is_sparse(X):
+        if not is_csr(X):
             if scratch is None:
                 scratch = array_module(X).empty((len(X), len(self.centre) + 2))
             self._extend(X, out=scratch, threads=threads)
@@ -311,12 +318,12 @@ class CityBlockDistances(SquaredDistances):
             absolute_sums(rows, self._columns, out[strip], factor=factor)
 
     def _is_summed_sparse(self, X: Rows) -> bool:
-        if not is_sparse(X):
+        if not is_csr(X):
             return False
         if self.scaling is not None and self.scaling.fills:
             return False
         n_rows, p = X.shape
-        stored = self.basis.nnz if is_sparse(self.basis) else self.basis.size
+        stored = self.basis.nnz if is_csr(self.basis) else self.basis.size
         if _stays_in_csr(stored / self.basis.shape[0], p):
             return True
         return bool(X.nnz <= _FILLED_ROWS * n_rows * p)
@@ -397,7 +404,7 @@ class Pivots:
 
     def spread(self, X: Rows) -> Floats | None:
         """Return ``|g - m|^2 / (2 sigma^2)`` (r,) if rows need pivots; m is 0 for rows in CSR."""
-        return self._spread_about_origin if is_sparse(X) else self._spread_about_mean
+        return self._spread_about_origin if is_csr(X) else self._spread_about_mean
 
     @cached_property
     def _spread_about_mean(self) -> Floats | None:
@@ -468,13 +475,13 @@ class Pivots:
 
     def _n_held(self, rows: Rows) -> int:
         """Return the number of rows that are held in memory together."""
-        row_values = mean_values(rows) if self.distances.in_csr else rows.shape[1]
+        row_values = mean_stored_values(rows) if self.distances.in_csr else rows.shape[1]
         return max(1, int(_HELD_ELEMENTS / max(1.0, row_values)))
 
 
 def _less(rows: Rows, origin: Rows) -> Rows:
     """Return rows (b, p) minus one row (1, p)."""
-    if not is_sparse(origin):
+    if not is_csr(origin):
         return rows - origin
     if not origin.nnz:
         return rows
@@ -485,7 +492,7 @@ def _less(rows: Rows, origin: Rows) -> Rows:
 
 
 def _products(y: Rows, h: Rows) -> Floats:
-    return (y @ h.T).toarray() if is_sparse(y) else row_products(y, h)
+    return (y @ h.T).toarray() if is_csr(y) else row_products(y, h)
 
 
 @dataclass(frozen=True, eq=False)
@@ -551,7 +558,7 @@ class BasisDistances:
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:
     """Return the rows of a basis, float64."""
-    if is_sparse(basis):
+    if is_csr(basis):
         return basis.astype(np.float64, copy=False)
     return basis if gpu_of(basis) is not None else np.asarray(basis, dtype=np.float64)
 
@@ -561,6 +568,6 @@ def placed(basis: Rows, scaling: Scaling | None) -> tuple[Rows, Scaling | None]:
 
     Without a GPU, or with a basis in CSR, both stay on the host, and so do blocks of rows.
     """
-    if active_gpu() is None or is_sparse(basis):
+    if active_gpu() is None or is_csr(basis):
         return basis, scaling
     return to_device(basis), None if scaling is None else scaling.on_device()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr
 from dask_nrbfn.numeric.types import Floats
 
 # Values that are hashed together: 8 MiB, and 24 MiB of their words.
@@ -43,7 +43,7 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     n_rows, p = X.shape
     factors = splitmix(np.arange(4 * p, dtype=np.uint64)).reshape(p, 2, 2)
     row_values = p
-    if is_sparse(X):
+    if is_csr(X):
         # The factors of stored values are gathered, which takes four times their bytes.
         row_values = 4 * X.nnz // max(n_rows, 1)
     step = max(1, _HASHED_VALUES // max(row_values, 1))
@@ -57,7 +57,7 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
 
 def _word_sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
-    if not is_sparse(X):
+    if not is_csr(X):
         return np.asarray(_words(X) @ factors.reshape(-1, 2))
     sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
     words = _words(X.data).reshape(-1, 2)

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.distances import (
 )
 from dask_nrbfn.numeric.kernels import FARTHEST, Kernel, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
+from dask_nrbfn.numeric.rows import Rows, is_csr, with_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -47,7 +47,7 @@ class Scratch:
 
     def of(self, X: Rows) -> Floats | None:
         """Return the scratch memory of a block (b, p), float64 (b, p + 2)."""
-        if is_sparse(X):
+        if is_csr(X):
             return None
         if not self._space.size:
             self._space = self._xp.empty(self._shape)
@@ -116,7 +116,7 @@ class RadialFeatures:
         Without a GPU, with a basis in CSR or if rows need `Pivots`, the functions stay on the host.
         """
         pivots = self._pivots
-        if active_gpu() is None or is_sparse(self.basis):
+        if active_gpu() is None or is_csr(self.basis):
             return self
         if pivots is not None and pivots.spread(self.basis) is not None:
             return self
@@ -322,13 +322,13 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
 def _largest(rows: Rows) -> Floats:
     """Return the largest magnitude of each row, float64 (b, 1)."""
     largest = abs(rows).max(axis=1)
-    if is_sparse(rows):
+    if is_csr(rows):
         largest = largest.toarray()
     return np.reshape(largest, (-1, 1))
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:
     """Return each row divided by its unit (b, 1)."""
-    if not is_sparse(rows):
+    if not is_csr(rows):
         return rows / units
     return with_values(rows, rows.data / np.repeat(units[:, 0], np.diff(rows.indptr)))

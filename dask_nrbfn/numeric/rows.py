@@ -19,13 +19,13 @@ Rows: TypeAlias = Union[NDArray[Any], "csr_array"]
 """Rows (b, p). In CSR the columns of a row ascend without repeats, and no stored value is 0."""
 
 
-def is_sparse(X: Rows) -> TypeGuard["csr_array"]:
+def is_csr(X: Rows) -> TypeGuard["csr_array"]:
     """Return whether rows are stored in CSR."""
     # Another thread may be loading scipy.
     return isinstance(X, getattr(sys.modules.get("scipy.sparse"), "csr_array", ()))
 
 
-def is_scipy(X: object) -> bool:
+def is_scipy_sparse(X: object) -> bool:
     """Return whether rows are a sparse matrix or array of scipy, in any of its formats."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and sparse.issparse(X)
@@ -72,7 +72,7 @@ def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
 
 def stacked(blocks: Sequence[Rows]) -> Rows:
     """Return the rows of blocks, all arrays or all in CSR, one block after another."""
-    if is_sparse(blocks[0]):
+    if is_csr(blocks[0]):
         from scipy.sparse import csr_array, vstack
 
         return csr_array(vstack(blocks, format="csr"))
@@ -85,7 +85,7 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     first = next(waiting, None)
     if first is None:
         return np.empty(shape)
-    if is_sparse(first):
+    if is_csr(first):
         return stacked([first, *waiting])
     rows = np.empty(shape, first.dtype)
     start = 0
@@ -97,12 +97,12 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 
 def dense(X: Rows) -> NDArray[Any]:
     """Return rows as an array; a new one for rows in CSR."""
-    return X.toarray() if is_sparse(X) else X
+    return X.toarray() if is_csr(X) else X
 
 
 def squared_norms(X: Rows) -> Floats:
     """Return the squared length of each row, float64 (b,), infinite where it overflows."""
-    if is_sparse(X):
+    if is_csr(X):
         with np.errstate(over="ignore"):
             squares = np.square(X.data, dtype=np.float64)
         return np.asarray(with_values(X, squares).sum(axis=1))
@@ -112,9 +112,9 @@ def squared_norms(X: Rows) -> Floats:
     return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))
 
 
-def mean_values(X: Rows) -> float:
+def mean_stored_values(X: Rows) -> float:
     """Return the mean number of stored values of a row; p for an array."""
     n_rows, p = X.shape
-    if is_sparse(X):
+    if is_csr(X):
         return float(X.nnz / max(1, n_rows))
     return float(p)

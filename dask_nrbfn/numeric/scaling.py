@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.device import to_device
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -46,7 +46,7 @@ class ColumnStatistics(RowSum):
     @classmethod
     def from_block(cls, X: Rows) -> Self:
         """Return the statistics of one block (b, p) with at least one row."""
-        if is_sparse(X):
+        if is_csr(X):
             return cls._from_sparse(X)
         # Deviations from the first row: a constant column then deviates by exactly 0.
         first = X[0].astype(np.float64)
@@ -162,7 +162,7 @@ class Scaling:
 
         In CSR if X is in CSR and zeros stay zeros. "none" does not copy float64 values.
         """
-        if is_sparse(X) and not self.fills:
+        if is_csr(X) and not self.fills:
             return self._apply_sparse(X)
         if out is None:
             out = dense(X).astype(np.float64, copy=self.kind != "none")
@@ -207,8 +207,8 @@ class Scaling:
     def restore(self, rows: Rows) -> Rows:
         """Return the unscaled rows (b, p) of scaled rows; "unit" returns its input."""
         if self.kind not in CENTRED:
-            return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
-        if is_sparse(rows):
+            return rows if is_csr(rows) else np.asarray(rows, dtype=np.float64)
+        if is_csr(rows):
             return with_values(rows, rows.data * self.units[rows.indices])
         return np.asarray(rows * self.units + self.shift, dtype=np.float64)
 

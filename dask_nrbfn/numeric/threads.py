@@ -47,23 +47,23 @@ def side_by_side(
 
 
 # Bytes of the steps that run at the same time as the first.
-_BESIDE_BYTES = 2**28
+_CONCURRENT_BYTES = 2**28
 
 
-def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
+def concurrent_map(step_bytes: int) -> Callable[..., Iterable[Any]]:
     """Return `side_by_side` if the bytes of the steps allow it, else `map` with all threads.
 
     The steps of a task on a GPU run one after another, because only its own thread uses the GPU.
     """
-    n_others = _BESIDE_BYTES // step_bytes
+    n_others = _CONCURRENT_BYTES // step_bytes
     if active_gpu() is not None or n_others == 0:
         return map
     return partial(side_by_side, at_once=1 + n_others)
 
 
-def beside_bytes(n_steps: int, step_bytes: int) -> int:
+def concurrent_bytes(n_steps: int, step_bytes: int) -> int:
     """Return the largest number of bytes of the steps that run at the same time as the first."""
-    return min(_BESIDE_BYTES, (n_steps - 1) * step_bytes)
+    return min(_CONCURRENT_BYTES, (n_steps - 1) * step_bytes)
 
 
 @cache

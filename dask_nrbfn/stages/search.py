@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
-from dask_nrbfn.numeric.threads import beside_bytes, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.spec import ALPHAS_NEXT, Combination, Spec
@@ -610,7 +610,7 @@ def _cost(s: FitSizes) -> StageCost:
         size = min(s.n_components, largest)
         network += eigenfunctions_bytes(largest) + components_bytes(largest, size)
     n_tried = sum(each.n_tried for each in rounds)
-    networks = try_bytes(n_rows, largest) + network + beside_bytes(n_tried, network)
+    networks = try_bytes(n_rows, largest) + network + concurrent_bytes(n_tried, network)
     basis = s.basis_bytes(largest, copies=3)
     return StageCost(
         products=products,

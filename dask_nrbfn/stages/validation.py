@@ -40,7 +40,7 @@ from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
     PartResult,
@@ -135,7 +135,7 @@ def penalized_system(
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
-    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
+    return map if n_basis > _LARGEST_SMALL else concurrent_map(_system_bytes(n_basis, spans=spans))
 
 
 def _system_bytes(n_basis: int, *, spans: bool) -> int:
@@ -205,7 +205,7 @@ def _path_cost(s: FitSizes) -> StageCost:
             + 2 * weights
             + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
             # A large basis has no such systems, but a plan must not shrink as the basis grows.
-            + beside_bytes(n_ridges, _system_bytes(s.r, spans=spans)),
+            + concurrent_bytes(n_ridges, _system_bytes(s.r, spans=spans)),
             reads=False,
         ),
         n_tasks=n_tasks,

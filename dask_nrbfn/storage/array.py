@@ -22,7 +22,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
+from dask_nrbfn.numeric.rows import Rows, canonical, is_csr
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.group import (
     RESTORE,
@@ -122,7 +122,7 @@ def digest_of(rows: Rows) -> str:
 
 def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
     """Add the bytes of rows to a digest."""
-    arrays = (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,)
+    arrays = (rows.data, rows.indices, rows.indptr) if is_csr(rows) else (rows,)
     for values in arrays:
         digest.update(np.ascontiguousarray(values).data)
 
@@ -298,7 +298,7 @@ async def write_values(
     place: StorePath, values: Rows, dimensions: Iterable[str], slice_rows: int | None = None
 ) -> None:
     """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
-    if is_sparse(values):
+    if is_csr(values):
         await _write_sparse(place, values, slice_rows)
         return
     n_rows, *inner = values.shape

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels
-from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import Rows, is_csr, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
@@ -161,7 +161,7 @@ def write_chunk(
     start = index * chunk_rows
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
-    if gaps and not is_sparse(X):
+    if gaps and not is_csr(X):
         # NaN has many bit patterns; the digests need a single one.
         X = np.where(np.isnan(X), np.nan, X)
     if y is not None and y.ndim == 2:
@@ -176,7 +176,7 @@ def write_chunk(
     columns: dict[str, Any] = {"y": y, "weights": weights, "ids": ids}
     if is_array:
         columns["X"] = X
-    elif is_sparse(X):
+    elif is_csr(X):
         append_rows(rows, X)
     else:
         summary = summary._replace(digest_of_rows=digest_of(X))
@@ -188,7 +188,7 @@ def write_chunk(
 
 def _rounded_columns(values: Rows) -> frozenset[int]:
     """Return the columns of whole numbers, some of which float64 may have rounded."""
-    stored = values.data if is_sparse(values) else values
+    stored = values.data if is_csr(values) else values
     if stored.dtype.itemsize < FLOAT64.itemsize or not stored.size:
         return frozenset()
     low, high = stored.min(), stored.max()
@@ -197,7 +197,7 @@ def _rounded_columns(values: Rows) -> frozenset[int]:
     if low > -_MANY_DIGITS and high < _MANY_DIGITS:
         return frozenset()
     large = (stored >= _MANY_DIGITS) | (stored <= -_MANY_DIGITS)
-    if is_sparse(values):
+    if is_csr(values):
         return frozenset(values.indices[large].tolist())
     are_whole = ((stored == np.rint(stored)) | np.isnan(stored)).all(axis=0)
     return frozenset(np.flatnonzero(large.any(axis=0) & are_whole).tolist())
@@ -222,7 +222,7 @@ def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
     """Raise DataError naming the first value that is infinite, or NaN without `gaps`."""
-    stored = values.data if is_sparse(values) else values
+    stored = values.data if is_csr(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
     wrong = np.argwhere(np.isinf(stored) if gaps else ~np.isfinite(stored))
@@ -230,7 +230,7 @@ def check_finite(
         return
     place = wrong[0]
     row, column = place[0], 0
-    if is_sparse(values):
+    if is_csr(values):
         row = np.searchsorted(values.indptr, place[0], side="right") - 1
         column = values.indices[place[0]]
     elif len(place) > 1:
@@ -319,8 +319,8 @@ def summarize_chunk(
         content=content,
         label_counts=label_counts,
         n_labelled=int(labelled.sum()),
-        n_values=X.nnz if is_sparse(X) else 0,
-        has_gaps=not is_sparse(X) and X.dtype.kind == "f" and bool(np.isnan(X).any()),
+        n_values=X.nnz if is_csr(X) else 0,
+        has_gaps=not is_csr(X) and X.dtype.kind == "f" and bool(np.isnan(X).any()),
     )
 
 

@@ -398,7 +398,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
                 run_in_zarr(location.clear())
             raise
         return
-    with disk_errors_named(location, full_only=True), scratch_beside(location) as scratch:
+    with disk_errors_named(location, full_only=True), scratch_next_to(location) as scratch:
         yield zarr.create_group(store_at(scratch))
         check_target(location, kind=kind, overwrite=overwrite)
         replace_group(scratch, location)
@@ -432,7 +432,7 @@ def check_outside_groups(location: Location) -> None:
 
 
 @contextmanager
-def scratch_beside(location: Location) -> Iterator[Location]:
+def scratch_next_to(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
 
     On a disk it is locked meanwhile, because other processes remove what is not.
