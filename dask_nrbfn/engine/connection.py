@@ -303,12 +303,8 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
     engine.memory_bytes, engine.worker_limit_bytes = min(map(_worker_memory, workers))
     timeout = dask.config.get("nrbfn.no-workers-timeout", "5 minutes")
     engine.no_workers_timeout_s = float(parse_timedelta(timeout))
-    logger.info(
-        "up to %d tasks at a time on %s, BLAS threads of each: %d",
-        engine.n_workers,
-        engine.address,
-        engine.threads,
-    )
+    message = "up to %d tasks at a time on %s, BLAS threads of each: %d"
+    logger.info(message, engine.n_workers, engine.address, engine.threads)
     if dashboard:
         logger.info("dashboard: %s", dashboard)
     return engine

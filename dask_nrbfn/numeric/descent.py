@@ -52,12 +52,11 @@ class LossSums(RowSum):
         if row_weights is not None:
             values *= row_weights[:, :, None]
             slopes *= row_weights[:, :, None]
-        sums = cls.zeros(n_models, n_classes, Phi.shape[1])
-        sums.loss[:] = values.sum(axis=0)
-        # A view of all models' classes, one after another.
+        # The classes of all models, one after another.
         n_weights = n_models * n_classes
-        add_products(sums.gradient.reshape(n_weights, -1), slopes.reshape(len(Phi), n_weights), Phi)
-        return sums
+        gradient = np.zeros((n_weights, Phi.shape[1]))
+        add_products(gradient, slopes.reshape(len(Phi), n_weights), Phi)
+        return cls(values.sum(axis=0), gradient.reshape(n_models, n_classes, -1))
 
 
 # Number of pairs of a step and a change of the gradient that L-BFGS uses.

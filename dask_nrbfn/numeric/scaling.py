@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,12 +151,6 @@ class Scaling:
             self.kind, to_device(self.shift), to_device(self.scale), to_device(self.root)
         )
 
-    @overload
-    def apply(self, X: NDArray[Any], *, out: Floats | None = None) -> Floats: ...
-
-    @overload
-    def apply(self, X: Rows) -> Rows: ...
-
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
         """Return the scaled rows, float64 (b, p), in `out`.
 
@@ -197,12 +191,6 @@ class Scaling:
                 length = np.sqrt(squared_norms(with_values(X, values)))
             values /= np.repeat(_positive(length), n_values)
         return with_values(X, values)
-
-    @overload
-    def restore(self, rows: NDArray[Any]) -> Floats: ...
-
-    @overload
-    def restore(self, rows: Rows) -> Rows: ...
 
     def restore(self, rows: Rows) -> Rows:
         """Return the unscaled rows (b, p) of scaled rows; "unit" returns its input."""
