@@ -22,7 +22,7 @@ from dask_nrbfn.numeric.device import bytes_of_square
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
@@ -225,7 +225,7 @@ def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int)
     n_rows = max(1, min(2 * most_rows, _MAX_ELEMENTS // row_values, compared))
     rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
     # Few rows are repeated; this tells them apart.
-    values = rows.data if is_sparse(rows) else rows
+    values = rows.data if is_csr(rows) else rows
     values /= max(float(np.abs(values).max(initial=0.0)), 1.0)
     values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
     X = dense(rows[: max(1, min(most_rows, _MAX_ELEMENTS // n_columns)), :n_columns])

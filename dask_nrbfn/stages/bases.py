@@ -194,7 +194,7 @@ def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
         n_rows=dataset.n_rows,
         n_features=dataset.n_features,
         row_values=dataset.row_values,
-        width=dataset.row_width,
+        row_width=dataset.row_width,
         dtype=dataset.dtype,
         params=params,
     )

@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.confidence import (
 )
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
+from dask_nrbfn.numeric.rows import Rows, is_csr, mean_stored_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import GIVEN_PREFIX, N_DRAWN, FitParams
@@ -393,7 +393,7 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
-    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
+    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_stored_values(rows.X), size)]
     size = min(size, len(np.unique(hashes[order])))
     return _centres(rows.X[order], rows.scaling, size, rows.params.random_state)
 
@@ -482,7 +482,7 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     """Return bases by the confidence of the sampled rows among themselves."""
     rows = rows.first(bases.MOST_SCORED)
     scaled, n_rows, threads = rows.scaling.apply(rows.X), rows.X.shape[0], blas_threads()
-    if not is_sparse(scaled):
+    if not is_csr(scaled):
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
         scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))

@@ -33,7 +33,7 @@ from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -160,7 +160,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
         n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
         + try_bytes(n_rows, r)
         + own
-        + beside_bytes(len(STEPS), own)
+        + concurrent_bytes(len(STEPS), own)
         + 6 * 8 * r * p
     )
 
@@ -224,7 +224,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         network,
         n_folds=run.spec.folds,
         n_rounds=ROUNDS if LEARNED in run.begun.scales else 0,
-        each=beside_first(own_bytes),
+        each=concurrent_map(own_bytes),
         threads=blas_threads(),
     )
     if len(network.ridges) == 1 and fitted.solved.is_constant and np.ptp(table.y, axis=0).any():

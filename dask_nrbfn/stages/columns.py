@@ -26,7 +26,7 @@ from dask_nrbfn.numeric.small_fit import (
     try_bytes,
     try_networks,
 )
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.spec import Spec
@@ -314,7 +314,7 @@ def try_side_by_side(
         n_held_out=len(held_out),
         n_ridges=max(len(each.ridges) for each in networks),
     )
-    each, threads = beside_first(own), blas_threads()
+    each, threads = concurrent_map(own), blas_threads()
     return try_networks(
         sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
@@ -508,7 +508,7 @@ def _metric_cost(s: FitSizes) -> StageCost:
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
     own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_RIDGES))
-    trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)
+    trying = try_bytes(rows, r) + own + concurrent_bytes(max(n_firsts), own)
     return StageCost(
         products=n_tried * rows * (r**2 + 6 * r * s.p) + gradients,
         systems={r: n_tried * len(_RIDGES)},

@@ -19,7 +19,7 @@ from dask_nrbfn.neighbors.plan import NeighborSearch, search_dtype
 from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, RowPool, choose_candidates
 from dask_nrbfn.numeric.device import active_gpu
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
-from dask_nrbfn.numeric.rows import Rows, canonical, gathered, is_sparse
+from dask_nrbfn.numeric.rows import Rows, canonical, gathered, is_csr
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -61,7 +61,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
         centre = read_statistics(run).exact_centre()
 
     def place(X: Rows) -> Rows:
-        rows = scaling.apply(X) if is_sparse(X) else scaling.apply(X) - centre
+        rows = scaling.apply(X) if is_csr(X) else scaling.apply(X) - centre
         try:
             with np.errstate(over="raise"):
                 rows = rows.astype(dtype, copy=False)
@@ -71,7 +71,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
                 "Give `scale`=standard, in a new fit.",
             ) from None
         # Values that become 0 in single precision are not stored.
-        return canonical(rows) if is_sparse(rows) else rows
+        return canonical(rows) if is_csr(rows) else rows
 
     return place
 

@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
-from dask_nrbfn.numeric.threads import beside_bytes, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.spec import ALPHAS_NEXT, Combination, Spec
@@ -670,7 +670,7 @@ def _networks_bytes(s: FitSizes, n_rows: int, n_basis: int, n_tried: int) -> int
     if s.n_components:
         network += eigenfunctions_bytes(n_basis)
         network += components_bytes(n_basis, min(s.n_components, n_basis))
-    return try_bytes(n_rows, n_basis) + network + beside_bytes(n_tried, network)
+    return try_bytes(n_rows, n_basis) + network + concurrent_bytes(n_tried, network)
 
 
 SEARCH = Stage(

@@ -39,7 +39,7 @@ from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
     PartResult,
@@ -127,7 +127,7 @@ def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> F
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
-    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
+    return map if n_basis > _LARGEST_SMALL else concurrent_map(_system_bytes(n_basis, spans=spans))
 
 
 def _system_bytes(n_basis: int, *, spans: bool) -> int:
@@ -188,7 +188,7 @@ def _path_cost(s: FitSizes) -> StageCost:
         # Besides the gram matrix, that of the kept basis rows.
         solving_bytes = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
     # A large basis has no such systems, but a plan must not shrink as the basis grows.
-    beside = beside_bytes(s.spec.n_ridges, _system_bytes(s.r, spans=spans))
+    beside = concurrent_bytes(s.spec.n_ridges, _system_bytes(s.r, spans=spans))
     weights_bytes = 8 * s.spec.n_ridges * s.q * s.r
     held = solving_bytes + 4 * s.r**2 + 2 * weights_bytes + spanning_bytes + beside
     return StageCost(
