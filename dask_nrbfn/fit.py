@@ -172,10 +172,10 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             _drop_scratch(run, stage)
     while True:
         check_still_locked()
-        stages = stages_of_run(run)
-        missing = [stage for stage in stages if stage.name not in run.stages]
+        stages, finished = stages_of_run(run), run.stages
+        missing = [stage for stage in stages if stage.name not in finished]
         try:
-            if RECALL.name in run.stages:
+            if RECALL.name in finished:
                 check_recall(run, context.min_recall)
             if context.basis is not None and not GIVEN_BASIS.is_in(run):
                 GIVEN_BASIS.write(run, np.asarray(context.basis))

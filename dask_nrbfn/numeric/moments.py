@@ -1,6 +1,5 @@
 """The sums over rows from which the weights of a model are solved."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -94,7 +93,9 @@ class Moments(RowSum):
 
     def diagonal(self) -> Floats:
         """Return the diagonal of the gram matrix, float64 (r,)."""
-        return np.array([row[0] for row in _packed_rows(self.packed_gram, self.n_basis)])
+        firsts = np.cumsum([0, *range(self.n_basis, 1, -1)])
+        diagonal: Floats = self.packed_gram[firsts]
+        return diagonal
 
     def gram(self) -> Floats:
         """Return ``Phi' Phi`` in full, float64 (r, r), symmetric."""
@@ -208,8 +209,11 @@ def pack_in_place(gram: Floats) -> Floats:
     n_basis = len(gram)
     flat = gram.reshape(-1)
     # No row is overwritten before it is moved: none moves towards the end.
-    for row, target in enumerate(_packed_rows(flat, n_basis)):
-        target[:] = flat[row * n_basis + row : (row + 1) * n_basis]
+    first = 0
+    for row in range(n_basis):
+        length = n_basis - row
+        flat[first : first + length] = flat[row * n_basis + row : (row + 1) * n_basis]
+        first += length
     # numpy would refuse because of the views above, which are not used after this.
     gram.resize(packed_size(n_basis), refcheck=False)
     return gram
@@ -220,8 +224,11 @@ def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     if (gpu := gpu_of(packed)) is not None:
         return gpu.unpack(packed, n_basis)  # type: ignore[no-any-return]
     gram = np.zeros((n_basis, n_basis))
-    for row, values in enumerate(_packed_rows(packed, n_basis)):
-        gram[row, row:] = values
+    first = 0
+    for row in range(n_basis):
+        length = n_basis - row
+        gram[row, row:] = packed[first : first + length]
+        first += length
     mirror_in_place(gram)
     return gram
 
@@ -233,10 +240,3 @@ def mirror_in_place(gram: Floats) -> None:
         diagonal = gram[start:stop, start:stop]
         diagonal[...] = np.triu(diagonal) + np.triu(diagonal, 1).T
         gram[stop:, start:stop] = gram[start:stop, stop:].T
-
-
-def _packed_rows(packed: Floats, n_basis: int) -> Iterator[Floats]:
-    start = 0
-    for length in range(n_basis, 0, -1):
-        yield packed[start : start + length]
-        start += length

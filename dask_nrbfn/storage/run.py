@@ -260,12 +260,12 @@ class Run:
 
     def group(self, stage: str) -> zarr.Group:
         """Return the writable group of a stage."""
-        with self._result_named(stage):
+        with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
             return self._writable.require_group(stage)
 
     def has(self, name: str) -> bool:
         """Return whether a group or array of a name is stored."""
-        with self._result_named(name):
+        with self._result_named(name), metadata_named(f"{self.location}/{name}"):
             return name in self.stored
 
     def array(self, name: str) -> Stored:
@@ -287,8 +287,7 @@ class Run:
     def _result_named(self, name: str) -> Iterator[None]:
         """Turn errors of reading into a DamagedResultError with the stage and the part."""
         try:
-            with metadata_named(f"{self.location}/{name}"):
-                yield
+            yield
         except (MissingDataError, DamagedDataError) as error:
             stage, *inner = name.split("/")
             parts = parts_in(inner[1]) if inner[1:] and inner[0] == "parts" else ()
