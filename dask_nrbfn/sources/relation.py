@@ -25,7 +25,8 @@ from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.files import File, damage_named, optional_package, scratch_of
 from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
 from dask_nrbfn.sources.frames import arrow_of, as_frame
-from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
+from dask_nrbfn.sources.options import MISSING_VALUES
+from dask_nrbfn.sources.source import Request, check_found
 from dask_nrbfn.sources.text import (
     JOINED,
     Dialect,
@@ -226,25 +227,25 @@ def _widen(connection: Any, n_columns: int) -> None:
         connection.execute(f"SET threads = 1; SET memory_limit = '{size}MB'")
 
 
-def table_of(reading: Reading) -> Table:
+def table_of(request: Request) -> Table:
     """Return the table of a query, of files of one suffix, or of rows in memory."""
-    rows, suffix = reading.rows, reading.place.suffix
+    rows, suffix = request.rows, request.place.suffix
     if isinstance(rows, duckdb.DuckDBPyRelation):
-        return Table.of("the relation", rows, marks=reading.marks())
+        return Table.of("the relation", rows, marks=request.options.marks())
     if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
-        return table_in_memory(rows, "the frame", marks=reading.marks())
+        return table_in_memory(rows, "the frame", marks=request.options.marks())
     if rows is not None:
         raise ParameterError(
             f"source is of type {type(rows).__name__}.",
             "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
             "`ingest_arrays` takes arrays.",
         )
-    connection, files = connected(), reading.files
+    connection, files = connected(), request.files
     is_text = bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
-    origin = _QUERY if reading.sql else str(reading.place)
+    origin = _QUERY if request.options.sql else str(request.place)
     with explained(origin):
-        if reading.sql is not None:
-            statements = connection.extract_statements(reading.sql)
+        if request.options.sql is not None:
+            statements = connection.extract_statements(request.options.sql)
             if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
                 raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM.")
         elif suffix in DUCKDB + SQLITE:
@@ -253,11 +254,11 @@ def table_of(reading: Reading) -> Table:
                 'Choose rows with `sql`, such as "SELECT * FROM orders".',
             )
         elif is_text:
-            return _of_text(connection, reading)
-        relation = _relation_of(connection, reading)
-        found = {} if reading.sql else _coded(_arrow_schemas(connection, reading.files))
-    table = Table.of(origin, relation, connection, marks=reading.marks(), found=found)
-    return _with_booleans(table, reading.label_name or "") if is_text else table
+            return _of_text(connection, request)
+        relation = _relation_of(connection, request)
+        found = {} if request.options.sql else _coded(_arrow_schemas(connection, request.files))
+    table = Table.of(origin, relation, connection, marks=request.options.marks(), found=found)
+    return _with_booleans(table, request.options.label_name or "") if is_text else table
 
 
 def _with_booleans(table: Table, label: str) -> Table:
@@ -332,30 +333,30 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
     return names
 
 
-def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
+def _relation_of(connection: duckdb.DuckDBPyConnection, request: Request) -> Any:
     """Return the rows of a query, or of files whose columns have types."""
-    query, place = reading.sql, reading.place
+    query, place = request.options.sql, request.place
     if query is None:
-        return _of_files(connection, reading)
+        return _of_files(connection, request)
     if place.suffix in SQLITE:
         return _of_sqlite(connection, place, query)
     if place.suffix in DUCKDB:
         path = literal(place.local(connection))
         connection.execute(f"ATTACH {path} AS given (READ_ONLY); USE given")
-    elif reading.files:
-        return _once(connection, _of_files(connection, reading).query("source", query), query)
+    elif request.files:
+        return _once(connection, _of_files(connection, request).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
         _register(connection, File(f"{protocol}://", place.storage_options))
     return _once(connection, connection.sql(query), query)
 
 
-def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
+def _of_files(connection: duckdb.DuckDBPyConnection, request: Request) -> Any:
     """Return the rows of files, with the types that DuckDB gives to the columns."""
-    files, paths = reading.files, _registered(connection, reading.files)
+    files, paths = request.files, _registered(connection, request.files)
     suffix = files[0].suffix
     if suffix in ARROW:
         return connection.from_arrow(_arrow_rows(files))
-    how = _how(reading)
+    how = _how(request)
     if suffix in PARQUET:
         rows = connection.sql(f"FROM read_parquet({paths}, {how})")
         # DuckDB adds numbers to names that are repeated.
@@ -366,7 +367,7 @@ def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
         return rows
     if suffix in JSON:
         return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
-    return _text_rows(connection, reading, paths)[0]
+    return _text_rows(connection, request, paths)[0]
 
 
 def _arrow_rows(files: Sequence[File]) -> Any:
@@ -394,10 +395,10 @@ def _coded(schemas: Sequence[pa.Schema]) -> dict[str, str]:
     return {name: "ENUM" for name, is_coded in kinds if is_coded and (name, False) not in kinds}
 
 
-def _how(reading: Reading) -> str:
+def _how(request: Request) -> str:
     """Return the arguments that find columns by name, and in the keys of directories."""
-    place = reading.place.path
-    inside = [file.path.removeprefix(place).split("/")[:-1] for file in reading.files]
+    place = request.place.path
+    inside = [file.path.removeprefix(place).split("/")[:-1] for file in request.files]
     parts = {part for directories in inside for part in directories}
     keys = sorted({part.partition("=")[0] for part in parts if "=" in part and "*" not in place})
     if keys:
@@ -405,35 +406,35 @@ def _how(reading: Reading) -> str:
     return f"union_by_name = true, hive_partitioning = {str(bool(keys)).lower()}"
 
 
-def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
+def _of_text(connection: duckdb.DuckDBPyConnection, request: Request) -> Table:
     """Return the rows of text files as text, with the types that the first rows have."""
-    paths, origin = _registered(connection, reading.files), str(reading.place)
-    marks = reading.marks(MISSING_VALUES)
+    paths, origin = _registered(connection, request.files), str(request.place)
+    marks = request.options.marks(MISSING_VALUES)
     # `value_of` finds marks between blanks, unless they are numbers.
     padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
-    relation, options = _text_rows(connection, reading, paths, padded)
+    relation, options = _text_rows(connection, request, paths, padded)
     return Table.of(origin, relation, connection, marks=marks, **options)
 
 
 def _text_rows(
-    connection: duckdb.DuckDBPyConnection, reading: Reading, paths: str, padded: Sequence[str] = ()
+    connection: duckdb.DuckDBPyConnection, request: Request, paths: str, padded: Sequence[str] = ()
 ) -> tuple[Any, dict[str, Any]]:
     """Return the rows of text files, and what a `Table` has of them.
 
     Booleans, and all cells if there are `padded` marks, are text.
     """
-    options, how, files = _text_options(reading), _how(reading), reading.files
+    options, how, files = _text_options(request), _how(request), request.files
     # A blank at the end of a row is no cell. Rows of another length are errors.
-    ends = "delim = ' '" in options and [*files] == [reading.place]
+    ends = "delim = ' '" in options and [*files] == [request.place]
     padding = f"null_padding = {str(ends).lower()}"
     _widen(connection, width_of(files[0]))
     sniffed = list[dict[str, Any]]()
     for file in files:
-        with lines_named([] if ends else [(file, Dialect(reading.delimiter))]):
+        with lines_named([] if ends else [(file, Dialect(request.options.delimiter))]):
             asked = f"FROM sniff_csv({_path(file)}, {options}, {padding})"
             sniffed += connection.sql(asked).to_arrow_table().to_pylist()
     dialects, has_header = [*map(Dialect.of, sniffed)], sniffed[0]["HasHeader"]
-    written = {"delimiter": reading.delimiter, "no_header": not has_header}
+    written = {"delimiter": request.options.delimiter, "no_header": not has_header}
     written |= {name: sniffed[0][own] for name, own in _FORMATS.items()}
     checked = () if ends else [*zip(files, dialects, strict=True)]
     headers = [header_of(*each) for each in zip(files, dialects, strict=True)]
@@ -444,7 +445,7 @@ def _text_rows(
     # DuckDB finds again what differs among the files.
     dialect = dict(set.intersection(*({*each.options().items()} for each in dialects)))
     if not ends:
-        options = _text_options(reading, dialect=dialect)
+        options = _text_options(request, dialect=dialect)
     options += f", {padding}, {how}"
     with lines_named(checked):
         found = _types_found(connection, files, options)
@@ -466,13 +467,15 @@ def _text_rows(
         how = f"auto_detect = false, columns = {{{named}}}"
     elif named:
         how += ", all_varchar = true" if padded else f", types = {{{named}}}"
-    options = _text_options(reading, padded, written, dialect)
+    options = _text_options(request, padded, written, dialect)
     relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
-    names = [name for name in headers[0] if name not in ("", *reading.marks(MISSING_VALUES))]
+    names = [
+        name for name in headers[0] if name not in ("", *request.options.marks(MISSING_VALUES))
+    ]
     # A row that repeats the header makes every column a text.
-    if has_header and not reading.spoiled and all(found.get(name) == "VARCHAR" for name in names):
+    if has_header and not request.spoiled and all(found.get(name) == "VARCHAR" for name in names):
         with lines_named(checked):
-            _check_joined(connection, relation, names, reading.place)
+            _check_joined(connection, relation, names, request.place)
     written = {name: value for name, value in written.items() if value}
     return relation, {"found": found, "written": written, "files": checked}
 
@@ -501,16 +504,19 @@ def _types_found(
 
 
 def _text_options(
-    reading: Reading,
+    request: Request,
     padded: Sequence[str] = (),
     written: Mapping[str, Any] | None = None,
     dialect: Mapping[str, str] | None = None,
 ) -> str:
     """Return the arguments of read_csv: what is given, or was found by a fit or now."""
-    known = {**(written or {}), **(reading.schema.written if reading.schema else {})}
-    delimiter = reading.delimiter or known.get("delimiter")
+    known = {
+        **(written or {}),
+        **(request.options.schema.written if request.options.schema else {}),
+    }
+    delimiter = request.options.delimiter or known.get("delimiter")
     padded = (padded or ("{}", " {}"))[: 1 if delimiter == " " else None]
-    marks = reading.marks(MISSING_VALUES)
+    marks = request.options.marks(MISSING_VALUES)
     nulls = dict.fromkeys(each.format(mark) for mark in ("", *marks) for each in padded)
     options = {
         "nullstr": f"[{', '.join(map(literal, nulls))}]",
@@ -521,8 +527,8 @@ def _text_options(
     given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
     options |= {name: literal(value) for name, value in given.items() if value}
     options |= dialect or {}
-    no_header = reading.no_header or known.get("no_header")
-    if no_header or reading.schema is not None or written:
+    no_header = request.options.no_header or known.get("no_header")
+    if no_header or request.options.schema is not None or written:
         options["header"] = "false" if no_header else "true"
     return ", ".join(f"{name} = {value}" for name, value in options.items())
 

@@ -28,8 +28,9 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import open_source, relation
+from dask_nrbfn.sources import relation
 from dask_nrbfn.sources.tables import schema_of, stored_rows
+from tests.opened import open_source
 
 N = 37
 
@@ -1010,8 +1011,10 @@ def test_wide__tables_of_20000_columns_fit_into_memory(tmp_path, name):
 MEASURE = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.sources import open_source
-print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
+from dask_nrbfn.sources.formats import open_source
+from dask_nrbfn.sources.options import ReadOptions
+source = open_source(sys.argv[1], ReadOptions())
+print(sum(len(block.X) for block in source.blocks(10_000)))
 print(peak_resident_bytes())
 """
 
