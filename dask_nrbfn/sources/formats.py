@@ -175,10 +175,11 @@ def _recognized(place: File) -> tuple[str, list[File]]:
     suffix = files[0].suffix
     name = SUFFIXES.get(suffix, "text")
     if suffix in _NOT_READ or (FORMATS[name].one_file and files != [place]):
+        single = [known for each in FORMATS.values() if each.one_file for known in each.suffixes]
         raise DataError(
             f"{place} is not read as rows: its suffix is {suffix}.",
-            "Save tables as CSV or Parquet, and give one .npz or .h5ad file. For a scene, name its "
-            "variables with `variable`.",
+            f"Save tables as CSV or Parquet, and give one {' or '.join(single)} file. For a scene, "
+            "name its variables with `variable`.",
         )
     return name, files
 

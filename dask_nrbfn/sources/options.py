@@ -37,12 +37,14 @@ class ReadOptions(Params):
     """How the rows of a source are read. Names that are given as text become tuples."""
 
     x: str | None = _name(
-        "Features: array of .npz or Zarr; X, raw/X, layers/NAME or obsm/NAME of AnnData.",
+        "Features: an array of the file or Zarr group; of AnnData X, raw/X, layers/NAME or "
+        "obsm/NAME.",
         none="X",
     )
     y: str | None = _name(
-        "Labels: array of .npz or Zarr; an .npy file or a directory of them; obs/NAME of AnnData.",
-        none="the array y of .npz, else no labels",
+        "Labels: an array of the file or Zarr group; for .npy, an .npy file or a directory of "
+        "them; obs/NAME of AnnData.",
+        none="the array y of a file with arrays, else no labels",
     )
     label: str | None = _name("Label column of a table, or variable of a scene.", metavar="COLUMN")
     target: str | None = _name(
