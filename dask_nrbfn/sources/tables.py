@@ -17,7 +17,8 @@ from dask_nrbfn.sources import source, survey
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
-from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
+from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory
+from dask_nrbfn.sources.scan import table_of
 
 logger = logging.getLogger(__name__)
 

@@ -39,6 +39,12 @@ def literal(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
+def path_sql(file: File) -> str:
+    """Return a path as an SQL literal, in which no mark stands for other characters."""
+    is_web = file.path.startswith(("http://", "https://"))
+    return literal(file if is_web else re.sub(r"([\[?*])", r"[\1]", file.path))
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How text is written; delimiter: None for the most frequent one of the first row."""

@@ -28,7 +28,7 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import relation
+from dask_nrbfn.sources import relation, scan_text
 from dask_nrbfn.sources.tables import schema_of, stored_rows
 from tests.opened import open_source
 
@@ -474,7 +474,7 @@ WRITTEN = {
 def test_text__files_of_a_directory_may_be_written_differently(
     tmp_path, monkeypatch, name, most_open
 ):
-    monkeypatch.setattr(relation, "_MOST_OPEN", most_open)
+    monkeypatch.setattr(scan_text, "_MOST_OPEN", most_open)
     for texts in ((ROWS, WRITTEN[name]), (WRITTEN[name], "# x\n" + ROWS)):
         for part, text in enumerate(texts):
             (tmp_path / f"{part}.csv").write_text(text)
