@@ -14,8 +14,8 @@ from dask_nrbfn.sources.source import Request
 from dask_nrbfn.sources.text import (
     JOINED,
     Dialect,
-    check_lines,
     check_repeats,
+    check_split,
     header_of,
     lines_named,
     literal,
@@ -136,7 +136,7 @@ def _sniffed(connection: duckdb.DuckDBPyConnection, request: Request) -> TextFil
         for file, names in zip(files, text.headers, strict=True):
             check_repeats(names, file)
     unsplit = zip(text.checked, text.headers, strict=False)
-    check_lines([each for each, header in unsplit if len(header) == 1], in_one_cell=True)
+    check_split(each for each, header in unsplit if len(header) == 1)
     return text
 
 
