@@ -195,6 +195,7 @@ def ingest_arrays(
         If `location` exists and is not to be replaced.
     """
     check_one_kind("y", y, target)
+    options = WriteOptions(chunk_rows=chunk_rows, overwrite=overwrite)
     labels, are_boolean = (None, False) if y is None else stored_labels(y, unlabelled)
     numbers = None if target is None else numbers_of(as_columns(target), "target")
     rows: Any
@@ -214,8 +215,8 @@ def ingest_arrays(
     source.boolean_labels, source.schema = are_boolean, schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
-    sparse = "auto" if source.n_values is None else "yes"
-    options = WriteOptions(sparse=sparse, chunk_rows=chunk_rows, overwrite=overwrite)
+    if source.n_values is not None:
+        options = replace(options, sparse="yes")
     return ingest_source(source, location, options, unlabelled=unlabelled)
 
 

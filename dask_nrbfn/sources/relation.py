@@ -1,6 +1,5 @@
 """Tables as DuckDB relations whose columns have names, and rows in memory as such tables."""
 
-import logging
 import os
 import re
 from collections import defaultdict
@@ -21,13 +20,7 @@ from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.files import File, damage_named, scratch_of
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import check_found
-from dask_nrbfn.sources.text import (
-    Dialect,
-    lines_named,
-    literal,
-)
-
-logger = logging.getLogger(__name__)
+from dask_nrbfn.sources.text import Dialect, lines_named, literal
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -150,8 +143,12 @@ class Table:
             own = dict.fromkeys(filter(None, _COLUMN.findall(sql)))
             used |= own
             one, *others = own
-            shape = _COLUMN.sub(lambda found: "c" if found[1] else found[0], sql)
-            groups[(sql, "") if others else (shape, types[int(one[1:])])].append((place, one))
+            # Expressions of several columns are evaluated alone.
+            group = sql, ""
+            if not others:
+                shape = _COLUMN.sub(lambda found: "c" if found[1] else found[0], sql)
+                group = shape, types[int(one[1:])]
+            groups[group].append((place, one))
         connection, found = connected(), [pa.nulls(0)] * len(expressions)
         for batch in self._streamed([*used]):
             for (sql, of), members in groups.items():

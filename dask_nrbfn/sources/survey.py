@@ -146,8 +146,9 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        for name in ("n_rows", "n_values", "n_unread"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.n_rows += other.n_rows
+        self.n_values += other.n_values
+        self.n_unread += other.n_unread
         self.times = min(self.times[0], other.times[0]), max(self.times[1], other.times[1])
         if self.texts is not None and other.texts is not None:
             self.texts.update(other.texts)
