@@ -100,7 +100,7 @@ def ingest_file(source: Any, location: Location, options: IngestOptions) -> Data
     Parameters
     ----------
     source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
-        A file, a directory of files of one suffix, or a store, as in Notes; an SQL query such as
+        A file, a directory of files of one suffix, or a store; an SQL query such as
         ``"FROM 'rides/*.parquet' WHERE fare > 0"``; a relation of DuckDB, a frame of any library,
         or an Arrow reader. None with `sql`.
     location : Location
@@ -115,14 +115,10 @@ def ingest_file(source: Any, location: Location, options: IngestOptions) -> Data
 
     Notes
     -----
-    - Text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow files, DuckDB and
-      SQLite files, queries, relations, frames: `label`, `target` and `weights` name columns.
-    - .npz: `x`, `y`, `target` and `weights` name arrays, by default X and y. For a sparse matrix of
-      scipy, and for .npy, they are .npy files or directories of them.
-    - Zarr: arrays of the group, `x` by default X; or one array.
-    - AnnData, .h5ad or Zarr: `x` is X, raw/X, layers/NAME or obsm/NAME; others are obs/NAME.
-    - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
-      variables. Ids number the pixels in the order of their dimensions.
+    Sources are text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, DuckDB and
+    SQLite files, queries, relations and frames; .npy and .npz files; Zarr groups and arrays;
+    AnnData (.h5ad or Zarr); and, with `variable`, Zarr, netCDF and other scenes that xarray opens,
+    whose ids number the pixels in the order of their dimensions.
     """
     check_apart(location, source, options.sql)
     if isinstance(source, RemoteLocation):

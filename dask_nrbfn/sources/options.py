@@ -42,8 +42,8 @@ class ReadOptions(Params):
         none="X",
     )
     y: str | None = _name(
-        "Labels: an array of the file or Zarr group; for .npy, an .npy file or a directory of "
-        "them; obs/NAME of AnnData.",
+        "Labels: an array of the file or Zarr group; for .npy and sparse .npz, an .npy file or "
+        "a directory of them; obs/NAME of AnnData.",
         none="the array y of a file with arrays, else no labels",
     )
     label: str | None = _name("Label column of a table, or variable of a scene.", metavar="COLUMN")

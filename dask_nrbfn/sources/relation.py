@@ -31,6 +31,7 @@ _WIDE, _WIDE_BYTES = 500, 6 * 16 * _VECTOR
 # Columns in SQL, as the group, and literals.
 _COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
 SNIFFED_ROWS = 100_000
+Connection = duckdb.DuckDBPyConnection
 _REMEDY = "Correct the table or the query."
 # Raises DataError in place of errors of DuckDB, Arrow and SQLite.
 explained = partial(damage_named, what="a table", remedy=_REMEDY, raised=DataError)
@@ -182,7 +183,7 @@ def ran(connection: Any, call: Callable[[], Any]) -> Any:
             raise
 
 
-def connected() -> duckdb.DuckDBPyConnection:
+def connected() -> Connection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     config: dict[str, Any] = {"memory_limit": _MEMORY, "threads": threads}

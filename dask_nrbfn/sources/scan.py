@@ -20,6 +20,7 @@ from dask_nrbfn.sources.frames import as_frame
 from dask_nrbfn.sources.options import MISSING_VALUES
 from dask_nrbfn.sources.relation import (
     SNIFFED_ROWS,
+    Connection,
     Table,
     coded,
     connected,
@@ -78,7 +79,7 @@ def _are_text(files: Sequence[File]) -> bool:
     return bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
 
 
-def _table_of_query(connection: duckdb.DuckDBPyConnection, request: Request, query: str) -> Table:
+def _table_of_query(connection: Connection, request: Request, query: str) -> Table:
     """Return the rows of a query."""
     options = request.options
     with explained(_QUERY):
@@ -100,9 +101,7 @@ def _with_booleans(table: Table, label: str) -> Table:
     return replace(table, found={**found, label: "VARCHAR"})
 
 
-def _of_query(
-    connection: duckdb.DuckDBPyConnection, request: Request, query: str
-) -> tuple[Any, Sequence[str]]:
+def _of_query(connection: Connection, request: Request, query: str) -> tuple[Any, Sequence[str]]:
     """Return the rows of a query, and the names of its columns, of which some may be equal."""
     place = request.place
     if place.suffix in SQLITE:
@@ -117,7 +116,7 @@ def _of_query(
     return _once(connection, connection.sql(query), query)
 
 
-def _of_files(connection: duckdb.DuckDBPyConnection, request: Request) -> Any:
+def _of_files(connection: Connection, request: Request) -> Any:
     """Return the rows of files, with the types that DuckDB gives to the columns."""
     files, paths = request.files, _registered(connection, request.files)
     suffix = files[0].suffix
@@ -145,7 +144,7 @@ def _arrow_rows(files: Sequence[File]) -> Any:
     return dataset.dataset([*inside], format="feather", filesystem=systems[0])
 
 
-def _arrow_schemas(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> list[pa.Schema]:
+def _arrow_schemas(connection: Connection, files: Sequence[File]) -> list[pa.Schema]:
     """Return the types that writers gave to columns; none if a file does not say them."""
     if files[0].suffix in ARROW:
         return [_arrow_rows(files).schema]
@@ -168,14 +167,14 @@ def _how(request: Request) -> dict[str, str]:
     return {"union_by_name": "true", "hive_partitioning": str(bool(keys)).lower()}
 
 
-def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:
+def _registered(connection: Connection, files: Sequence[File]) -> str:
     """Return the SQL of a list of files, which a connection can read then."""
     if files[0].is_remote:
         _register(connection, files[0])
     return f"[{', '.join(map(path_sql, files))}]"
 
 
-def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
+def _register(connection: Connection, file: File) -> None:
     """Let a connection read URLs of the protocol of a file."""
     fs, _ = file.file_system()
     if "http" in fs.protocol:
@@ -185,9 +184,7 @@ def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
     connection.register_filesystem(fs)
 
 
-def _once(
-    connection: duckdb.DuckDBPyConnection, rows: Any, query: str
-) -> tuple[Any, Sequence[str]]:
+def _once(connection: Connection, rows: Any, query: str) -> tuple[Any, Sequence[str]]:
     """Return the rows of a query, copied unless each pass gives them in the same order."""
     steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
     if all(map(_ORDERLY.fullmatch, steps)) and "random" not in query.lower():
@@ -196,9 +193,7 @@ def _once(
     return rows.query("own", "FROM once"), rows.columns
 
 
-def _of_sqlite(
-    connection: duckdb.DuckDBPyConnection, place: File, query: str
-) -> tuple[Any, Sequence[str]]:
+def _of_sqlite(connection: Connection, place: File, query: str) -> tuple[Any, Sequence[str]]:
     """Return the rows of a query that SQLite answers; they are copied once."""
     sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
     path = pathname2url(place.local(connection))

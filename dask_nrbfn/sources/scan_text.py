@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
-
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions
-from dask_nrbfn.sources.relation import SNIFFED_ROWS, kind_of, quoted, ran, widen
+from dask_nrbfn.sources.relation import SNIFFED_ROWS, Connection, kind_of, quoted, ran, widen
 from dask_nrbfn.sources.source import Request
 from dask_nrbfn.sources.text import (
     JOINED,
@@ -20,7 +18,6 @@ from dask_nrbfn.sources.text import (
     lines_named,
     literal,
     path_sql,
-    repeats_header,
     width_of,
 )
 
@@ -28,6 +25,8 @@ from dask_nrbfn.sources.text import (
 _FORMATS = {"dateformat": "DateFormat", "timestampformat": "TimestampFormat"}
 # Text files that are open at once.
 _MOST_OPEN = 256
+# A row that repeats so many names is a header. Words of so few letters can be cells of a row.
+_NAMES_TOLD, _SHORT = 16, 3
 
 Arguments = dict[str, str]
 """Arguments of read_csv as SQL."""
@@ -70,7 +69,7 @@ class TextFiles:
 
 
 def text_rows(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     request: Request,
     paths: str,
     how: Arguments,
@@ -109,7 +108,7 @@ def text_rows(
     return rows, {"found": found, "written": given, "files": text.checked}
 
 
-def _sniffed(connection: duckdb.DuckDBPyConnection, request: Request) -> TextFiles:
+def _sniffed(connection: Connection, request: Request) -> TextFiles:
     """Return files and what DuckDB finds in their first rows; raise DataError about lines."""
     options, files = request.options, request.files
     arguments = _arguments(options, _known(options))
@@ -141,7 +140,7 @@ def _sniffed(connection: duckdb.DuckDBPyConnection, request: Request) -> TextFil
 
 
 def _column_types(
-    connection: duckdb.DuckDBPyConnection, text: TextFiles, paths: str, how: Arguments
+    connection: Connection, text: TextFiles, paths: str, how: Arguments
 ) -> dict[str, str]:
     """Return the types that columns have in the first rows, by name."""
     arguments = text.arguments | how
@@ -160,7 +159,7 @@ def _column_types(
 
 
 def _types_found(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[File], arguments: Arguments
+    connection: Connection, files: Sequence[File], arguments: Arguments
 ) -> dict[str, str]:
     """Return the types of the first rows of text files, some files at a time."""
     found = dict[str, str]()
@@ -175,7 +174,7 @@ def _types_found(
 
 
 def _check_joined(
-    connection: duckdb.DuckDBPyConnection,
+    connection: Connection,
     rows: Any,
     text: TextFiles,
     request: Request,
@@ -187,9 +186,10 @@ def _check_joined(
     # Such a row makes every column a text.
     if any(found.get(name) != "VARCHAR" for name in names):
         return
-    repeats = repeats_header({name: quoted(name) for name in names})
-    if not repeats:
+    if len(names) < 3 and max(map(len, names), default=0) <= _SHORT:
         return
+    are_met = [f"trim({quoted(name)}) = {literal(name)}" for name in names[:_NAMES_TOLD]]
+    repeats = " AND ".join(are_met)
     with lines_named(text.checked):
         numbered = rows.project(f"row_number() OVER () - 1, {repeats} AS is_met").filter("is_met")
         first = ran(connection, numbered.limit(1).fetchall)

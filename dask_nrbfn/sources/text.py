@@ -30,8 +30,6 @@ _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\ud
 _BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
 JOINED = "Leave out the headers of joined files, except the first. If it is a row, read the file "
 JOINED += _BY_SQL.format("header = true")
-# A row that repeats so many names is a header. Words of so few letters can be cells of a row.
-_NAMES_TOLD, _SHORT = 16, 3
 
 
 def literal(value: object) -> str:
@@ -120,14 +118,6 @@ def header_of(file: File, dialect: Dialect) -> list[str]:
     if dialect.skip:
         logger.info("%s: %d lines before the first row are left out", file, dialect.skip)
     return header
-
-
-def repeats_header(columns: Mapping[str, str]) -> str:
-    """Return the SQL of whether a row repeats the header, from the SQL of columns by name."""
-    if len(columns) < 3 and max(map(len, columns), default=0) <= _SHORT:
-        return ""
-    some = [*columns.items()][:_NAMES_TOLD]
-    return " AND ".join(f"trim({sql}) = {literal(name)}" for name, sql in some)
 
 
 def check_repeats(names: Sequence[str], origin: object) -> None:
