@@ -339,17 +339,24 @@ def _roles(table: Table, options: ReadOptions) -> Schema:
     if options.schema is None:
         return schema
     check_columns(schema, table.names, table.origin)
-    roles = {known.label, known.weights, known.id, *(known.targets or ())}
-    n_trained = len({*columns, *known.ignored, *roles} - {None})
+    if known.written.get("no_header"):
+        _check_unnamed(table, known)
+    rest = tuple(name for name in table.names if name not in {*taken, *columns})
+    return replace(schema, ignored=rest)
+
+
+def _check_unnamed(table: Table, schema: Schema) -> None:
+    """Raise DataError if a table without header has too few columns to know which ones."""
+    columns = [column.name for column in schema.columns]
+    roles = {schema.label, schema.weights, schema.id, *(schema.targets or ())}
+    n_trained = len({*columns, *schema.ignored, *roles} - {None})
     are_first = {*columns} == {*table.names[: len(columns)]}
-    if known.written.get("no_header") and not are_first and len(table.names) < n_trained:
+    if not are_first and len(table.names) < n_trained:
         raise DataError(
             f"{table.origin} has no header and {len(table.names)} columns, but training had "
             f"{n_trained}: it is unknown which are missing.",
             "Give all columns of training, or a header with their names.",
         )
-    rest = tuple(name for name in table.names if name not in {*taken, *columns})
-    return replace(schema, ignored=rest)
 
 
 def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
