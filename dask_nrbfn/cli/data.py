@@ -10,10 +10,7 @@ from dask_nrbfn.cli.options import command, given, params
 from dask_nrbfn.sources.options import IngestOptions
 
 
-@command(
-    ["source", "dataset?"],
-    params(IngestOptions),
-)
+@command(["source", "dataset?"], params(IngestOptions))
 def ingest(job: Job, source: Any, dataset: Any = None, **options: Any) -> None:
     """Write DATASET from a Zarr group, a file, a directory of files or a query.
 

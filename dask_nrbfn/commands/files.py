@@ -81,6 +81,7 @@ def opened_rows(
         yield OpenedRows(dataset)
         return
     options, trained = ReadOptions.of_named(reading), Model.load(model)
+    check_not_given("the columns are those of the model", schema=options.schema)
     unread = () if labelled else ("y", "target", "weights", "unlabelled")
     read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
     if "sql" in read_as and not is_query(path) and options.sql is None:

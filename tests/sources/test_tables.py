@@ -902,6 +902,20 @@ def test_spoiled__cells_are_missing(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lable": "y"}, "lable is not an option. label has a similar name."),
+        ({"schema": "other"}, "schema is given, but the columns are those of the model"),
+    ],
+)
+def test_model__options_that_its_rows_cannot_have(tmp_path, model, options, message):
+    (tmp_path / "new.csv").write_text("a,c\n1.5,p\n")
+    read = partial(opened_rows, tmp_path / "new.csv", model, beside=tmp_path / "out")
+    with pytest.raises(ParameterError, match=message), read(**options):
+        pass
+
+
 def test_schema__reads_dates_as_in_training(tmp_path):
     rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
     path = tmp_path / "d.csv"
