@@ -10,7 +10,7 @@ A version is made in this order, under the lock of the run:
 2. Tasks store the moments of the rows as parts (`sum_rows`).
 3. A task stores the new moments and the new model in a group of their own (`solve_version`).
 4. The judge evaluates the new model.
-5. One record makes the version the latest of the run (`_Draft.finish`); until then nothing changes.
+5. One record, the last write, makes the version the latest of the run (`_Draft.finish`).
 6. The parts, and the versions that no reader can still use, are dropped (`_next_version`).
 """
 
