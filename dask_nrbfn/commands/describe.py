@@ -20,42 +20,23 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
 _CHOSEN = (
-    "scale",
-    "basis",
-    "basis_rule",
-    "features",
-    "kernel",
-    "width_factor",
-    *Ridge._fields,
-    "loss",
-)
-
-_MOST_HEAVIEST = 10
+    "scale", "basis", "basis_rule", "features", "kernel", "width_factor", *Ridge._fields, "loss",
+)  # fmt: skip
 
 # Figures of the training rows.
 _FITTED = (
-    "n_basis",
-    "n_kept",
-    "width",
-    "fitting_error",
-    "spectral_risk",
-    "reciprocal_condition",
-    "recall",
-    "recall_standard_error",
-    "n_partitions",
-)
+    "n_basis", "n_kept", "width", "fitting_error", "spectral_risk", "reciprocal_condition",
+    "recall", "recall_standard_error", "n_partitions",
+)  # fmt: skip
 
 # Figures of held-out rows.
 _JUDGED_CLASSES = (
-    "error_rate",
-    "fold_deviation",
-    "log_loss",
-    "expected_calibration_error",
-    "temperature",
-    "log_slope",
-    "biases",
-)
+    "error_rate", "fold_deviation", "log_loss", "expected_calibration_error", "temperature",
+    "log_slope", "biases",
+)  # fmt: skip
 _JUDGED_NUMBERS = ("relative_error", "fold_deviation", "r2", "rmse", "mae")
+
+_MOST_HEAVIEST = 10
 
 
 def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
