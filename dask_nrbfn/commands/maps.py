@@ -179,7 +179,7 @@ def _prepare(
         layer_sizes = {dimension: len(layers)}
         if name == "label" or (name == "value" and model.n_targets == 1):
             layer_sizes = {}
-        dtype = np.dtype(np.float32)
+        dtype: np.dtype[Any] = np.dtype(np.float32)
         if name == "label":
             codes = _codes(model.classes)
             dtype = codes.dtype

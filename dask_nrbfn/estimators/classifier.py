@@ -84,10 +84,13 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         if hasattr(self, "classes_"):
             classes = None
         self._fit_or_add(X, y, sample_weight, classes)
-        missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
+        if classes is None:
+            return self
+        missing = np.setdiff1d(classes, self.classes_).tolist()
         if missing:
-            for name in [name for name in vars(self) if name.endswith("_")]:
-                delattr(self, name)
+            for name in list(vars(self)):
+                if name.endswith("_"):
+                    delattr(self, name)
             raise DataError(
                 f"the first batch has no row of the class {missing[0]!r}.",
                 "Begin with a batch that has rows of every class.",
@@ -202,13 +205,13 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         is_text = labels.dtype.kind in "OU"
         return are_labelled(labels, str(self.unlabelled)) if is_text else ~np.isnan(labels)
 
-    def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
+    def _chunked_dataset(self, *arguments: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
                 "`class_weight` is a mapping, but X is not in memory.",
                 'Pass `sample_weight`, or class_weight="balanced".',
             )
-        return super()._chunked_dataset(*arguments, **options)
+        return super()._chunked_dataset(*arguments)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
