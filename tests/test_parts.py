@@ -29,7 +29,7 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import Reading, RowWeights
+from dask_nrbfn.weighting import RowReading, RowWeights
 from tests.stages.stopping import StoppedError
 from tests.tables import write_table
 
@@ -49,7 +49,7 @@ class SquaresPass:
     """Adds squares of very unequal size: another order has other bits."""
 
     def __init__(self, run, dataset, start, stop):
-        self.reading = Reading(block_rows=3, weighting=RowWeights(None))
+        self.reading = RowReading(block_rows=3, weighting=RowWeights(None))
         self._total = Total(0, np.zeros(dataset.n_features))
 
     def add(self, block):

@@ -57,7 +57,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import ADD, FORGET, MERGE, Run, model_name
-from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
+from dask_nrbfn.weighting import RowReading, RowWeights, folded_blocks
 
 # Largest rounding error of a difference, relative to the subtracted sums. A network with a smaller
 # share of its weight left has lost all rows.
@@ -166,7 +166,7 @@ def _pass_over(
 ) -> MomentsPass:
     """Return a pass over new rows with the features of a network or of a cell."""
     features = features.on_device()
-    reading = Reading(
+    reading = RowReading(
         block_rows=rows_of_block(features.basis),
         weighting=_class_weights(run, model, codes),
         codes_in_model=codes,
