@@ -140,7 +140,7 @@ def _feature_order(model: Model, scene: Scene) -> list[int]:
     return columns_by_name(wanted, found, str(scene.place), remedy)
 
 
-def _codes(classes: NDArray[Any]) -> NDArray[Any]:
+def _label_codes(classes: NDArray[Any]) -> NDArray[Any]:
     """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
     codes = classes
     if classes.dtype.kind in "TUb":
@@ -181,7 +181,7 @@ def _prepare(
             layer_sizes = {}
         dtype: np.dtype[Any] = np.dtype(np.float32)
         if name == "label":
-            codes = _codes(model.classes)
+            codes = _label_codes(model.classes)
             dtype = codes.dtype
             # Zarr's own fill value too, so that a lost chunk is missing and not the first class.
             encoding["_FillValue"] = encoding["fill_value"] = np.iinfo(dtype).max
@@ -225,7 +225,7 @@ def _map_boxes(
             for name in names:
                 array: Any = group[name]
                 if name == "label":
-                    values = _codes(model.classes)[scores.argmax(axis=1)]
+                    values = _label_codes(model.classes)[scores.argmax(axis=1)]
                     values[gaps] = np.iinfo(array.dtype).max
                 else:
                     values = scorer.result(_RESULTS[name], scores)

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.inputs import TrainingRows, computed, is_chunked, training_rows
+from dask_nrbfn.estimators.inputs import TrainingRows, compute_all, is_chunked, training_rows
 from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
@@ -149,7 +149,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             See `fit`. Predictions, labels and weights of dask collections are computed; use
             `evaluate_dataset` if they do not fit into memory.
         """
-        predicted, y, weights = computed(self.predict(X), y, sample_weight)
+        predicted, y, weights = compute_all(self.predict(X), y, sample_weight)
         return float(accuracy_score(labels_of(y).values, predicted, sample_weight=weights))
 
     def _values(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
     ) -> TrainingRows:
-        rows = self._labelled(X, y, sample_weight, schema, reset=True)
+        rows = self._labelled_rows(X, y, sample_weight, schema, reset=True)
         labelled = self._are_labelled(rows.targets)
         present, own, _ = distinct_labels(rows.targets[labelled])
         classes = present if classes is None else np.unique(classes)
@@ -172,7 +172,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         return rows._replace(targets=codes, classes=classes, unlabelled=mark)
 
     def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
-        rows = self._labelled(X, y, sample_weight, self.schema_, reset=False)
+        rows = self._labelled_rows(X, y, sample_weight, self.schema_, reset=False)
         rows = rows.labelled_only(self._are_labelled(rows.targets))
         # A run may have stored the classes in another form, such as their codes.
         codes = self._places(self.classes_, rows.targets)
@@ -188,7 +188,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             )
         return np.searchsorted(classes, labels)
 
-    def _labelled(
+    def _labelled_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
     ) -> TrainingRows:
         """Return rows and labels with sample weights, times the class weights of a mapping."""

@@ -100,7 +100,7 @@ class TrainingRows(NamedTuple):
         )
 
 
-def computed(*values: Any) -> list[Any]:
+def compute_all(*values: Any) -> list[Any]:
     """Return values with dask collections computed, one after the other: their kinds may differ."""
     return [dask.compute(each, traverse=False)[0] for each in values]
 
@@ -193,11 +193,11 @@ def training_rows(
 ) -> tuple[Rows, NDArray[Any]]:
     """Return rows as `checked_rows`, and labels (n,) with `unlabelled` or NaN where missing."""
     if y is None:
-        return _checked(estimator, X, y, schema, reset=reset)
+        return _check_with_targets(estimator, X, y, schema, reset=reset)
     unlabelled = estimator.unlabelled
     _check_no_bytes(y)
     given = labels_of(y, unlabelled)
-    rows, labels = _checked(estimator, X, given.values, schema, reset=reset)
+    rows, labels = _check_with_targets(estimator, X, given.values, schema, reset=reset)
     check_classification_targets(labels)
     is_text = labels.dtype.kind in "OU"
     if not is_text:
@@ -219,7 +219,7 @@ def training_numbers(
         y = np.asarray(y, dtype=np.float64)
         is_missing = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
         y = np.where(is_missing, 0.0, y)
-    rows, numbers = _checked(
+    rows, numbers = _check_with_targets(
         estimator, X, y, schema, reset=reset, multi_output=True, y_numeric=True
     )
     numbers = np.where(is_missing, np.nan, np.asarray(numbers, dtype=np.float64))
@@ -244,7 +244,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     return check_array(rows, estimator=estimator, input_name="X")
 
 
-def _checked(
+def _check_with_targets(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
 ) -> tuple[Rows, NDArray[Any]]:
     rows = checked_rows(estimator, X, schema, reset=reset)

@@ -85,17 +85,17 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
     names = sorted(evaluated.keys() - _TABLED, key=order.index)
     evaluated = {name: evaluated[name] for name in names if evaluated[name] is not None}
 
-    def some(names: Sequence[str]) -> dict[str, Any]:
+    def known(names: Sequence[str]) -> dict[str, Any]:
         return {name: figures[name] for name in names if figures.get(name) is not None}
 
     return [
-        Section("Result", some(_RESULT)),
+        Section("Result", known(_RESULT)),
         Section("Evaluation", evaluated),
         Section("Confused classes", tables=[pairs for pairs, _ in confused(finished).values()]),
         Section("What to do next", concerns=find_concerns(finished, spell)),
-        Section("Data and network", some(_NETWORK)),
-        Section("Time and memory", some(_COST)),
-        Section("For the method", some(_METHOD)),
+        Section("Data and network", known(_NETWORK)),
+        Section("Time and memory", known(_COST)),
+        Section("For the method", known(_METHOD)),
     ]
 
 
@@ -193,10 +193,10 @@ def target_tables(finished: FinishedRun) -> list[Table]:
         if "r2" in record:
             for figure in ("r2", "rmse", "mae"):
                 columns[f"{rows.lower()}: {figure}"] = record[figure]
-    return [_of_columns("Each target", columns)]
+    return [_table_of_columns("Each target", columns)]
 
 
-def _of_columns(title: str, columns: Mapping[str, Any]) -> Table:
+def _table_of_columns(title: str, columns: Mapping[str, Any]) -> Table:
     rows = zip(*columns.values(), strict=True)
     return Table(title, [dict(zip(columns, row, strict=True)) for row in rows])
 
@@ -215,7 +215,7 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         chosen = {"basis": params.basis, "n_basis": params.basis_size}
         title = "By size of the basis. The smallest size with errors close to the best is chosen. "
         title += "Of close sizes up to 256 rows, the one with the smallest error is chosen"
-        tables.append(_tried(title, tuned["curve"], list(chosen), chosen))
+        tables.append(_table_of_tried(title, tuned["curve"], list(chosen), chosen))
     if tuned["path"]:
         folds = plural(run.begun.n_held_out, "fold")
         how = "a validation dataset" if run.begun.validation else folds
@@ -223,19 +223,19 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
         title = f"{alphas} compared on {n_rows}, {how}"
         chosen = Ridge.in_params(params)._asdict()
-        tables.append(_tried(title, tuned["path"], Ridge._fields, chosen))
+        tables.append(_table_of_tried(title, tuned["path"], Ridge._fields, chosen))
     if tuned["losses"]:
         title = f"{plural(len(tuned['losses']), 'loss')} compared on the same rows"
         names = ["loss", "n_passes", "taken", "stopped"]
-        tables.append(_tried(title, tuned["losses"], names, {"loss": params.loss}))
+        tables.append(_table_of_tried(title, tuned["losses"], names, {"loss": params.loss}))
     return tables
 
 
 def _searched_table(finished: FinishedRun, tried: list[Record]) -> Table:
     """Return the best combination of each kind, of all that a search tried."""
     search, records = finished.stages["search"], _ranked(finished, tried)
-    title = f"{_combinations(records, 'tried')}, in {shown('seconds', search['seconds'])}; "
-    title += "the best of each kind"
+    seconds = shown("seconds", search["seconds"])
+    title = f"{_title_of_combinations(records, 'tried')}, in {seconds}; the best of each kind"
     if "stopped" in search:
         title += f"; ended: {search['stopped']}"
     best: dict[tuple[Any, ...], Record] = {}
@@ -243,26 +243,28 @@ def _searched_table(finished: FinishedRun, tried: list[Record]) -> Table:
         best.setdefault(tuple(record[name] for name in KIND), record)
     names = [*KIND, "basis", "width_factor", "n_rows", "n_basis"]
     chosen = {name: search["chosen"][name] for name in KIND}
-    return _tried(title, list(best.values()), names, chosen)
+    return _table_of_tried(title, list(best.values()), names, chosen)
 
 
 def _compared_table(finished: FinishedRun, finals: list[Record]) -> Table:
     """Return the combinations that a search compared at last."""
     search, records = finished.stages["search"], _ranked(finished, finals)
-    title = _combinations(records, "compared")
+    title = _title_of_combinations(records, "compared")
     if "linear" in search:
         title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
-    return _tried(title, records, [*search["chosen"], "alpha"], search["chosen"])
+    return _table_of_tried(title, records, [*search["chosen"], "alpha"], search["chosen"])
 
 
-def _combinations(records: list[Record], verb: str) -> str:
+def _title_of_combinations(records: list[Record], verb: str) -> str:
     first = records[0]
     n_rows = plural(first["n_rows"], "row")
     combinations = plural(len(records), "combination")
     return f"{combinations} {verb} on {n_rows} with a basis of {first['n_basis']:,}"
 
 
-def _tried(title: str, records: list[Record], names: Iterable[str], chosen: Record) -> Table:
+def _table_of_tried(
+    title: str, records: list[Record], names: Iterable[str], chosen: Record
+) -> Table:
     """Return the names that vary among records, and figures of held-out rows; mark the chosen."""
     varied = [
         name
@@ -307,7 +309,8 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
             columns["id"] = np.asarray(dataset.ids.oindex[rows]).tolist()
     columns["label"] = [finished.labels[code] for code in codes_of_places(run, places)]
     columns["confidence"] = values[places].tolist()
-    return [_of_columns("The least confident rows, counted from 0; look for wrong labels", columns)]
+    title = "The least confident rows, counted from 0; look for wrong labels"
+    return [_table_of_columns(title, columns)]
 
 
 def cell_tables(finished: FinishedRun) -> list[Table]:
@@ -329,12 +332,16 @@ def find_concerns(finished: FinishedRun, spell: Callable[[str], str] = str) -> l
     """Return the concerns about a run, with `spell` applied to the names of parameters."""
     if finished.run.embeds:
         return []
-    judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
-    found = [*_of_versions(finished), *judged, *_of_tuning(finished)]
+    found = list(_concerns_of_versions(finished))
+    if finished.names is None:
+        found += _concerns_of_classes(finished)
+    else:
+        found += _concerns_of_numbers(finished)
+    found += _concerns_of_tuning(finished)
     return [Concern(*(Advice(text).spelled(spell) for text in each)) for each in found]
 
 
-def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_versions(finished: FinishedRun) -> Iterator[Concern]:
     if not finished.versions:
         return
     yield Concern(
@@ -346,7 +353,7 @@ def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 
 
-def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
     guess = guess_as_good(finished.run)
     if guess is not None:
         remedy = 'Columns in different units need `scale`="standard".'
@@ -363,7 +370,7 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
         figures = class_figures(finished.labels, record["confusion"])
         recalls = [of_class["recall"] for of_class in figures]
         supports = [of_class["support"] for of_class in figures]
-        if missed := _below("recall", finished.labels, recalls, _LOW_RECALL):
+        if missed := _names_below("recall", finished.labels, recalls, _LOW_RECALL):
             remedy = '`class_weight`="balanced" raises their recall, and often the total error.'
             if not finished.run.begun.is_judged:
                 remedy = f"Let a tuning choose the scale and a larger basis. {remedy}"
@@ -371,7 +378,7 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
                 f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
                 remedy,
             )
-        small = _below("support", finished.labels, supports, _FEW_ROWS)
+        small = _names_below("support", finished.labels, supports, _FEW_ROWS)
         if small and counts_rows(record):
             yield Concern(
                 f"Classes with fewer than {_FEW_ROWS} {rows.lower()}: {small}.",
@@ -391,7 +398,9 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
         )
 
 
-def _below(figure: str, names: Sequence[str], values: Sequence[float | None], limit: float) -> str:
+def _names_below(
+    figure: str, names: Sequence[str], values: Sequence[float | None], limit: float
+) -> str:
     """Return the classes or targets with a figure below a limit."""
     pairs = zip(names, values, strict=False)
     low = [
@@ -402,15 +411,15 @@ def _below(figure: str, names: Sequence[str], values: Sequence[float | None], li
     return shown("", low) if low else ""
 
 
-def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_numbers(finished: FinishedRun) -> Iterator[Concern]:
     assert finished.names is not None
     held_out = finished.judged_rows["Held-out rows"].get("r2", ())
-    if missed := _below("r2", finished.names, held_out, _NO_R2):
+    if missed := _names_below("r2", finished.names, held_out, _NO_R2):
         yield Concern(
             f"Always predicting the mean is as good on held-out rows, by R2: {missed}.",
             'Columns in different units need `scale`="standard".',
         )
-    if missed := _below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
+    if missed := _names_below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
         yield Concern(
             f"Less than half of the variance of the training rows is fitted, by R2: {missed}.",
             "Unless the rest is noise, try a smaller alpha, a larger basis, or another "
@@ -418,7 +427,7 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
         )
 
 
-def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     """Yield concerns about chosen values at the border of those that were tried."""
     begun, params = finished.run.begun, finished.params
     if not begun.is_judged:
