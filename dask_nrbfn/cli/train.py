@@ -28,7 +28,7 @@ def _begin(
     """Return rows and parameters, which are taken out of the options."""
     from dask_nrbfn.storage.dataset import Dataset
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     opened = Dataset.open(dataset)
     job.n_rows = opened.n_rows
     return opened, fit_params(options)

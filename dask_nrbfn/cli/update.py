@@ -46,7 +46,7 @@ def update(job: Job, run: str, rows: str, **options: Any) -> None:
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.update import update_run
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     reading = take(options, READING)
     with (
         _opened_judge(run, options) as judge,
@@ -63,7 +63,7 @@ def merge(job: Job, run: str, other: str, **options: Any) -> None:
     """Add all rows of OTHER, which began as a copy of RUN, to RUN; OTHER is not changed."""
     from dask_nrbfn.commands.update import merge_runs
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     with _opened_judge(run, options) as judge, job.engine() as engine:
         record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
@@ -89,7 +89,7 @@ def refresh(job: Job, run: str, rows: tuple[str, ...] = (), **options: Any) -> N
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import refresh_run
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     reading = take(options, READING)
     with ExitStack() as stack:
         judge = stack.enter_context(_opened_judge(run, options))
