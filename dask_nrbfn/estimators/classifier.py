@@ -163,11 +163,11 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     ) -> TrainingRows:
         rows = self._labelled_rows(X, y, sample_weight, schema, reset=True)
         labelled = self._are_labelled(rows.targets)
-        present, own, _ = distinct_labels(rows.targets[labelled])
+        present, places, _ = distinct_labels(rows.targets[labelled])
         classes = present if classes is None else np.unique(classes)
         check_classes(classes)
         codes = np.full(len(labelled), -1)
-        codes[labelled] = self._places(classes, present)[own]
+        codes[labelled] = self._class_codes(classes, present)[places]
         mark = None if self.unlabelled is None else -1
         return rows._replace(targets=codes, classes=classes, unlabelled=mark)
 
@@ -175,11 +175,11 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         rows = self._labelled_rows(X, y, sample_weight, self.schema_, reset=False)
         rows = rows.labelled_only(self._are_labelled(rows.targets))
         # A run may have stored the classes in another form, such as their codes.
-        codes = self._places(self.classes_, rows.targets)
+        codes = self._class_codes(self.classes_, rows.targets)
         return rows._replace(targets=stored.classes[codes])
 
-    def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the indices of labels in sorted classes; raise DataError if one is unknown."""
+    def _class_codes(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the codes of labels in sorted classes; raise DataError if one is unknown."""
         unknown = sorted(set(labels.tolist()) - set(classes.tolist()))
         if unknown:
             raise DataError(

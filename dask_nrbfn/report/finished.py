@@ -21,7 +21,10 @@ from dask_nrbfn.storage.run import Run
 
 
 def counts_rows(record: Mapping[str, Any]) -> bool:
-    """Return whether a "confusion" counts rows, not their weights; it may lack rows."""
+    """Return whether a "confusion" counts rows; otherwise it sums their weights.
+
+    After an update of many rows it is of fewer than the "n_rows" of the record.
+    """
     confusion = np.asarray(record["confusion"])
     return bool((confusion % 1 == 0).all() and confusion.sum() <= record["n_rows"])
 
