@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.commands.evaluate import evaluate_dataset
@@ -101,6 +102,14 @@ def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrate
         "fit: alpha is 1e-13 and probabilities are not calibrated. With losses=hinge, a tuning "
         "chooses alpha and calibrates them."
     )
+
+
+def test_fit__a_loss_that_is_refused_warns_of_no_probabilities_before(caplog):
+    X, y = table()
+    params = replace(PARAMS, loss="hinge", alpha="auto")
+    with pytest.raises(ParameterError, match="cells"):
+        fit(X, y, replace(params, cells=2))
+    assert not caplog.messages
 
 
 @pytest.mark.slow
