@@ -23,14 +23,12 @@ from dask_nrbfn.fit import (
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts
-from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.stage import Stage
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -88,21 +86,6 @@ def with_counts(monkeypatch):
     """A stage is one object and its place in the order."""
     place = STAGES.index(COLUMNS) + 1
     monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
-
-
-@pytest.mark.parametrize("basis", ["sknn", "random"])
-@pytest.mark.parametrize(
-    "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]
-)
-def test_stages_of__in_their_order(basis, tuning):
-    params = FitParams(basis=basis, basis_size=9, features="normalized", scale="none", alpha=1e-6)
-    spec = Spec.of(params) if tuning is None else resolve_tuning(params, tuning)
-    stages = stages_of(spec)
-    assert stages == [stage for stage in STAGES if stage in stages]
-    names = {stage.name for stage in stages}
-    assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
-    assert names.isdisjoint({"neighbors", "recall", "confidence"}) == (basis == "random")
-    assert names.isdisjoint({"path", "validation"}) == (tuning is None)
 
 
 @pytest.mark.usefixtures("with_counts")
@@ -258,15 +241,6 @@ def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
     assert planned(in_memory(SIZED)).found_basis is None
     assert planned(replace(context, found_basis=7)).found_basis == 7
     assert planned(in_memory(PARAMS, engine=engine)).found_basis == 100
-
-
-def test_stages_of__an_embedding_end_with_its_model():
-    params = FitParams(components=2, basis="random")
-    names = [stage.name for stage in stages_of(Spec.of(params, mode="embed"))]
-    assert names == ["columns", "basis", "width", "components", "model"]
-    assert "weights" in {stage.name for stage in stages_of(Spec.of(params))}
-    cells = Spec.of(replace(PARAMS, cells=3))
-    assert [stage.name for stage in stages_of(cells)] == ["columns", "cells", "model"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.numeric.held_out import scores_left_out
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, Locality, RidgeSystem, solve_bytes
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, Locality, RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.frozen import read_only
 from tests.numeric.systems import solve_path, solve_weights
@@ -221,17 +221,6 @@ def test_leverages__give_the_scores_of_networks_solved_without_each_row(term, ta
         B = A[rest] * weights[rest, None]
         own = np.linalg.solve(B.T @ A[rest] + ridge, B.T @ T[rest, 1:])
         np.testing.assert_allclose(A[row] @ own, found[row], rtol=1e-8, atol=1e-10)
-
-
-def test_solve_bytes__terms_of_the_ridge_are_held_next_to_the_sums():
-    r, q, matrix, triangle = 300, 3, 8 * 300**2, 4 * 300 * 301
-    plain = solve_bytes(r, q)
-    assert plain == 4 * matrix + triangle + 8 * 5 * r * (1 + q)
-    assert solve_bytes(r, q, in_place=True) == pytest.approx(plain - 2.9 * matrix, abs=8)
-    assert solve_bytes(r, q, penalty_axes=1) == plain + 8 * r
-    assert solve_bytes(r, q, penalty_axes=2) == plain + matrix
-    assert solve_bytes(r, q, locality=True) == plain + matrix + triangle
-    assert solve_bytes(r, q, n_components=20) == plain + 8 * 4 * 20 * (r + 20)
 
 
 def test_leverages__rounding_of_a_small_alpha_does_no_more_than_to_networks_without_each_row():

@@ -96,19 +96,6 @@ def test_schema__names_of_features_and_their_groups():
     assert (FILLED.n_features, Schema(()).n_features) == (15, 0)
 
 
-@pytest.mark.parametrize(
-    ("columns", "missing", "is_plain"),
-    [
-        ((COLUMNS[1], COLUMNS[4]), "drop", True),
-        ((COLUMNS[1], COLUMNS[4]), "impute", False),
-        ((COLUMNS[1], COLUMNS[3]), "error", False),
-        ((Column("day", "date"),), "error", False),
-    ],
-)
-def test_schema__is_plain_where_stored_values_are_the_features(columns, missing, is_plain):
-    assert Schema(columns, missing=missing).is_plain == is_plain
-
-
 def test_schema__comes_back_from_json():
     written = {"delimiter": ";", "missing_values": ["?", "NA"]}
     full = replace(FILLED, targets=("p", "q"), weights="w", id="i", ignored=("z",), written=written)

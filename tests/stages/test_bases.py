@@ -114,18 +114,6 @@ def test_sknn__ten_rows_of_every_class_are_drawn_of_many_classes():
     assert np.bincount(y[run.read("basis/rows")]).min() >= 10
 
 
-def test_sknn__default_is_capped_by_the_memory_at_hand(caplog, monkeypatch):
-    X, y = overlapping(400, 0.4)
-    with monkeypatch.context() as patched:
-        patched.setattr(dask_nrbfn.fit, "largest_basis", lambda context: 60)
-        run = fit(X, y, params_of("sknn", None))
-    confidence, rows = run.read("confidence/values"), run.read("basis/rows")
-    n_below = np.count_nonzero(confidence < 0.9)
-    assert len(rows) == BASIS.recorded(run).cap == 60
-    assert np.count_nonzero(confidence[rows] < 0.9) == 60 - min(400 - n_below, (60 - 3) // 2)
-    assert f"{n_below} rows are below the threshold 0.9 and" in warned(caplog)
-
-
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 def test_bases__more_than_the_distinct_rows(basis):
     X, y = spirals(30)

@@ -112,25 +112,6 @@ def test_cells__a_tuning_leaves_them_where_they_do_not(size, n_cells, n_compared
 
 
 @pytest.mark.slow
-def test_cells__are_compared_on_the_same_rows():
-    X, Y = surfaces(900)
-    run = fit_table(X, Y, replace(PARAMS, cells="auto", width_factor=1.0), tuning=TUNING)
-    compared = CELLS.recorded(run).compared
-    # The fold by which cells choose width and penalty judges neither.
-    folds = folds_of_rows(0, 900, n_folds=3, seed=0)
-    tree = read_tree(run)
-    assert tree.n_cells > 8
-    members = tree.route(X)
-    drawn = np.random.default_rng(0).permutation(tree.n_cells)[:8]
-    rows = members.rows[np.isin(members.cells, drawn)]
-    assert compared["n_rows"] == np.count_nonzero(folds[rows] > 0)
-    gain = compared["one"]["relative_error"] - compared["cells"]["relative_error"]
-    assert compared["gains"][0] == pytest.approx(gain)
-    pairs = zip(compared["gains"], compared["standard_errors"], strict=True)
-    assert compared["gained"] == all(gain > 2 * error for gain, error in pairs)
-
-
-@pytest.mark.slow
 def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
     monkeypatch.setattr(resolve, "_BASIS_ROWS", 20)
     monkeypatch.setattr(resolve, "_LEAST_ROWS", 100)

@@ -56,23 +56,6 @@ def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_wor
     assert run.stages["weights"]["reciprocal_condition"] < ILL_CONDITIONED
 
 
-def test_tune__every_penalty_has_its_condition(table):
-    tuning = TuneParams(
-        effort="quick",
-        alphas=(0.0, 1e-13, 1e-3),
-        width_factors=(2.0,),
-        features=("normalized",),
-        folds=2,
-    )
-    path = fit_dataset(table, MemoryStore(), WIDE, InlineEngine(), tuning=tuning).stages["path"][
-        "path"
-    ]
-    conditions = [entry["reciprocal_condition"] for entry in path]
-    assert conditions[0] is None
-    assert 1e-13 < conditions[1] < 1e-12
-    assert 1e-3 < conditions[2] < 1e-2
-
-
 def test_tune__all_penalties_hopeless_names_the_next(table):
     tuning = TuneParams(
         effort="quick", alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",)

@@ -1,6 +1,6 @@
 """What stages state of their work and memory: figures that are worked out by hand.
 
-The table has n = 10^6 rows of p = 5 float64 and K = 3 classes. A fit takes r = 200 basis rows, k = 7
+The table has n = 10^6 rows of p = 5 float64 and K = 3 classes. A fit has r = 200 basis rows, k = 7
 neighbours and 10 parts. The rows are 40 MB, all lists of neighbours 112 MB, a packed gram matrix
 160 kB, and the rows in use 10 MiB. `held` are the bytes next to the process, which test_held_bytes
 compares with the measured peak.

@@ -5,17 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
-from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -61,43 +58,6 @@ def test_fit__is_the_least_squares_written_out(features, weighted):
     expected = naive_predictions(model, X, T, weights=weights)
     np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6)
     assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
-
-
-def test_tune__figures_are_those_of_clipped_predictions_of_rows_held_out():
-    X, T = diabetes()
-    T = np.maximum(T, np.median(T, axis=0))
-    dataset, tuning = (
-        table_of(X, T),
-        TuneParams(
-            effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)
-        ),
-    )
-    run = fit_dataset(dataset, MemoryStore(), PARAMS, InlineEngine(), tuning=tuning)
-    model, folds = Model.load(run.location), folds_of_rows(0, len(X), n_folds=3, seed=0)
-    for entry in describe_tuning(run)["path"]:
-        predicted = np.empty_like(T)
-        for fold in range(3):
-            held = folds == fold
-            predicted[held] = naive_predictions(
-                model, X[~held], T[~held], alpha=entry["alpha"], rows=X[held]
-            )
-        assert (predicted < T.min(axis=0)).any()
-        predicted = model.clipped(predicted)
-        options = {"multioutput": "raw_values"}
-        np.testing.assert_allclose(entry["r2"], r2_score(T, predicted, **options), rtol=1e-6)
-        found = root_mean_squared_error(T, predicted, **options)
-        np.testing.assert_allclose(entry["rmse"], found, rtol=1e-6)
-        found = mean_absolute_error(T, predicted, **options)
-        np.testing.assert_allclose(entry["mae"], found, rtol=1e-6)
-        if entry["alpha"] == run.chosen_params.alpha:
-            errors = np.mean((T - predicted) ** 2 / T.var(axis=0), axis=1)
-            of_folds = [errors[folds == fold].mean() for fold in range(3)]
-            deviation = describe(run.location)["fold_deviation"]
-            assert deviation == pytest.approx(np.std(of_folds), rel=1e-6)
-    path = describe_tuning(run)["path"]
-    best = min(path, key=lambda entry: entry["relative_error"])
-    assert run.chosen_params.alpha == best["alpha"]
-    assert describe(run.location)["r2"] == best["r2"]
 
 
 @pytest.mark.parametrize(

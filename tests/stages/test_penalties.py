@@ -161,10 +161,10 @@ def test_shares__are_those_of_balanced_classes():
     np.testing.assert_allclose(run.read("width/shares"), expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("rows", "params", "names"),
-    [(cancer, CENTRES, PENALTIES), (diabetes, DRAWN, ("kernel", "weights"))],
+    [(diabetes, DRAWN, ("kernel", "weights")), (cancer, CENTRES, PENALTIES)],
 )
 def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
     X, targets = rows()
@@ -211,36 +211,6 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
         found.append((solved.weights.tobytes(), conditions))
     assert found[0] == found[1] == found[2]
     assert all(found[0][1])
-
-
-@pytest.mark.usefixtures("kept_scratch")
-def test_search__tries_the_penalties_that_the_features_are_for():
-    X, y = diabetes(120)
-    tuning = replace(
-        TUNING, features=("normalized", "plain"), width_factors=(1.0, 0.3), search_basis=10
-    )
-    run = tune(X, y, CENTRES, tuning)
-    tried = describe_tuning(run)["tried"]
-    assert [entry["penalty"] for entry in tried if entry["features"] == "normalized"] == [
-        "weights"
-    ] * 2
-    basis = run.read_part("search-bases", 0, "values_least-confident")
-    options = {"basis": basis, "rows": np.full(len(basis), -1)}
-    for entry in tried:
-        if entry["features"] == "plain":
-            errors = {
-                (name, alpha): naive_error(
-                    naive_held_out(X, y, run, name, alpha, factor=entry["width_factor"], **options),
-                    y,
-                )
-                for name in PENALTIES
-                for alpha in ALPHAS
-            }
-            best = min(errors, key=errors.get)
-            assert (entry["penalty"], entry["alpha"]) == best
-            assert entry["relative_error"] == pytest.approx(errors[best], rel=1e-8)
-    assert {entry["penalty"] for entry in run.stages["path"]["path"]} == {run.chosen_params.penalty}
-    assert len(run.stages["path"]["path"]) == len(ALPHAS)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.errors import DataError, MemoryBudgetError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
@@ -21,7 +21,7 @@ from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
 from tests.reference import fitted_ones, reference_activations, reference_distances
 from tests.stages.fits import fit_table
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 # Penalties at which the weights do not amplify the order of the sums.
@@ -128,61 +128,6 @@ def test_search__equals_a_recomputation():
     assert run.stages["width"]["width"] == pytest.approx(width)
 
 
-def test_search__every_combination():
-    X, y = spirals(120)
-    tuning = replace(
-        ONE, width_factors=(0.3, 1.0), features=("plain", "normalized"),
-        kernels=("gaussian", "laplacian"), search_basis=10,
-    )  # fmt: skip
-    run = tune(X, y, tuning=tuning)
-    tried = describe_tuning(run)["tried"]
-    names = ("features", "kernel", "width_factor", "basis_rule")
-    assert len({tuple(entry[name] for name in names) for entry in tried}) == len(tried) == 8
-    assert [entry["width_factor"] for entry in tried[:2]] == [1.0, 0.3]
-    best = min(tried, key=lambda entry: entry["error_rate"])
-    kinds = [(entry["features"], entry["kernel"]) for entry in describe_tuning(run)["finals"]]
-    assert kinds[0] == (best["features"], best["kernel"])
-    model = Model.load(run.location)
-    assert (model.params.features, model.params.kernel) in kinds
-
-
-def test_search__a_single_combination_is_taken():
-    X, y = spirals(120)
-    tuning = replace(ONE, features=("plain",), kernels=("laplacian",), width_factors=(0.55,))
-    run = tune(X, y, tuning=tuning)
-    assert "search" not in run.stages
-    assert describe_tuning(run)["tried"] == []
-    params = Model.load(run.location).params
-    assert (params.features, params.kernel, params.width_factor) == ("plain", "laplacian", 0.55)
-    mean = reference_distances(X, run.read("basis/values")).mean()
-    assert run.stages["width"]["width"] == pytest.approx(0.55 * mean, rel=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_scratch")
-def test_search__rules_of_the_basis():
-    (X, y), rules = spirals(200), ("least-confident", "uniform")
-    params = FitParams(basis_size=25, n_neighbors=10, confidence_threshold=1.0)
-    tuning = replace(ONE, basis_rules=rules, search_basis=12)
-    run = tune(X, y, params, tuning)
-    rule = run.chosen_params.basis_rule
-    tried = run.stages["search"]["tried"]
-    assert [entry["basis_rule"] for entry in tried] == list(rules)
-    assert rule == min(tried, key=lambda entry: entry["error_rate"])["basis_rule"]
-    bases = [run.read_part("search-bases", 0, f"values_{name}").tolist() for name in rules]
-    assert bases[0] != bases[1]
-    for basis in bases:
-        assert len(basis) == 12
-        assert all(row in X.tolist() for row in basis)
-    plain = fit_dataset(
-        write_table(MemoryStore(), X, y),
-        MemoryStore(),
-        replace(params, basis_rule=rule, alpha=1e-2),
-        InlineEngine(),
-    )
-    assert run.read("basis/rows").tolist() == plain.read("basis/rows").tolist()
-
-
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):
     judged = write_table(MemoryStore(), X_new, y_new, **options)
     return tune(X, y, params, tuning, validation=judged)
@@ -281,16 +226,13 @@ def test_tune__a_class_of_two_rows_and_folds_without_rows():
 
 def test_tune__more_folds_than_half_the_rows():
     X, y = spirals(41)
-    with pytest.raises(
-        ParameterError, match=r"folds is 21, but .* 41 rows\. Set folds to at most 20"
-    ):
+    with pytest.raises(ParameterError, match=r"folds is 21, .* at most 20"):
         tune(X, y, tuning=replace(ONE, folds=21))
     with pytest.raises(ParameterError, match="folds is 1000000000000"):
         tune(X, y, tuning=replace(ONE, folds=10**12))
 
 
-@pytest.mark.parametrize("folds", [2, 5])
-def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class(folds):
+def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class():
     def rows(n_rows, seed):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(n_rows, 6))
@@ -298,7 +240,7 @@ def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class(fold
         return X, (rng.random(n_rows) < odds / (1 + odds)).astype(int)
 
     params = replace(PARAMS, basis_size=128)
-    run = tune(*rows(3400, 0), params, replace(ONE, folds=folds, alphas=(1e-3,)))
+    run = tune(*rows(3400, 0), params, replace(ONE, folds=2, alphas=(1e-3,)))
     (X, y), model = rows(20_000, 1), Model.load(run.location)
     probabilities = model.probabilities(model.scores(X))
     bound = 2 * np.sqrt(y.var() / 3400)
@@ -306,73 +248,3 @@ def test_tune__the_mean_probability_of_new_rows_is_the_share_of_their_class(fold
     error = expected_calibration_error(reliability_of_rows(probabilities, y, np.ones(len(y))))
     recorded = run.stages["validation"]["expected_calibration_error"]
     assert error == pytest.approx(recorded, abs=0.02)
-
-
-def test_tune__memory_for_many_folds_is_refused_before_any_task():
-    X, y = spirals(3000)
-    params = replace(PARAMS, basis_size=1500)
-    dataset = write_table(MemoryStore(), X, y)
-    tight = CountingEngine(0)
-    # Enough for three folds of 1500 basis rows, 27 MB each, and not for thirty.
-    tight.memory_bytes = 700 * 2**20
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, MemoryStore(), params, tight, tuning=ONE)
-    message = refused(
-        MemoryBudgetError, X, y, params=params, tuning=replace(ONE, folds=30), engine=tight
-    )
-    assert "a moments task needs" in message
-    assert "basis_size: from 1500 basis rows to at most" in message
-    allowed = int(message.split("at most ")[1].split(",")[0])
-    assert 0 < allowed < 1500
-    with pytest.raises(StoppedError):
-        fit_dataset(
-            dataset,
-            MemoryStore(),
-            replace(params, basis_size=allowed),
-            tight,
-            tuning=replace(ONE, folds=30),
-        )
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"folds": 1}, "folds is 1"),
-        ({"alphas": (0.1, -1.0)}, "alphas is -1.0"),
-        ({"width_factors": (0.0,)}, "width_factors is 0.0"),
-        ({"bases": ("given:0",)}, "bases is 'given:0'"),
-        ({"search_basis": 1}, "search_basis is 1"),
-    ],
-)
-def test_tune_params__bad_values(values, message):
-    with pytest.raises(ParameterError, match=message):
-        TuneParams(**values)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("params", "threads"),
-    [
-        (FitParams(basis_size=1200, alpha=1e-6), 2),
-        (FitParams(basis="kmeans", basis_size=400, alpha=1e-6), 1),
-    ],
-    ids=["sknn, side by side", "kmeans"],
-)
-def test_tune__every_stage_holds_less_than_predicted(tmp_path, params, threads):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((30_000, 96))
-    dataset = write_table(tmp_path / "data", X, (X[:, 0] > X[:, 1] ** 2).astype(int))
-    tuning = TuneParams(
-        effort="quick", width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800
-    )
-    with connect(EngineOptions(workers=1, threads=threads, memory="3GiB")) as engine:
-        run = fit_dataset(dataset, tmp_path / "run", params, engine, tuning=tuning)
-    over = {
-        stage: (record["peak_bytes"], record["predicted_bytes"])
-        for stage, record in run.stages.items()
-        if record["peak_bytes"] > record["predicted_bytes"]
-    }
-    assert not over
-    assert all(
-        record["peak_bytes"] > 0 for stage, record in run.stages.items() if stage != "recall"
-    )
