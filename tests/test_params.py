@@ -36,20 +36,6 @@ def test_option__bad_values(option, value, message):
 
 
 @pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        (NUMBER, (1, 0.001, np.float32(0.5))),
-        (COUNT, (2, None, np.int8(3))),
-        (WORD, ("a", "b", "x:anything")),
-        (LIST, ((-1,), (np.float64(3.0), 4))),
-    ],
-)
-def test_option__good_values(option, values):
-    for value in values:
-        option.check("p", value)
-
-
-@pytest.mark.parametrize(
     ("option", "text"),
     [
         (NUMBER, "0.5"),

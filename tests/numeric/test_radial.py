@@ -192,10 +192,9 @@ def test_distances__number_of_the_nearest_basis_row(threads):
     ],
 )
 def test_named__unknown(named, what, names):
-    for name in ("gaussien", "kernels", "__init__", "", "os"):
-        with pytest.raises(ParameterError, match=f"{what} is {name!r}") as error:
-            named(name)
-        assert f"Give one of {names}." in error.value.remedy
+    with pytest.raises(ParameterError, match=f"{what} is 'gaussien'") as error:
+        named("gaussien")
+    assert names in error.value.remedy
 
 
 @pytest.mark.parametrize("far", [1e300, 1e308])

@@ -163,8 +163,8 @@ def test_size__stops_where_two_sizes_have_no_error():
 
 def test_time_limit__fits_the_best_network_so_far(caplog):
     caplog.set_level("INFO", logger="dask_nrbfn")
-    tuning, place = replace(QUICK, effort="normal", width_factors=None), MemoryStore()
-    X, y = spirals(1000)
+    tuning = replace(QUICK, effort="normal", width_factors=None, search_basis=16)
+    (X, y), place = spirals(4100), MemoryStore()
     run = fit_table(X, y, PARAMS, tuning=tuning, place=place, of_fit={"time_limit": 0.0})
     of_search = run.stages["search"]
     assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from scipy.sparse import random_array
 
@@ -18,12 +17,14 @@ COMPONENTS = replace(DRAWN, features="normalized", width_factor=0.3, components=
 KERNEL = replace(PLAIN, penalty="kernel")
 EXACT = FitParams(neighbors="exact", candidates="all", n_neighbors=300, basis_size=40, alpha=1e-6)
 SKNN = FitParams(basis_size=1200, alpha=1e-6)
+CENTRES = FitParams(basis="kmeans", basis_size=400, alpha=1e-6)
 QUICK = TuneParams(effort="quick", folds=3)
 SIZES = replace(QUICK, alphas=(1e-6,), components=(100, 2000), width_factors=(0.3,))
 ALPHAS = replace(QUICK, alphas=(0.1, 1e-2, 1e-4), width_factors=(0.4,), features=("plain",))
 WIDTHS = replace(QUICK, alphas=(1e-4, 1e-6), width_factors=(0.5, 1.0), search_basis=800)
 
-# Parameters, a tuning, numbers of rows and columns, and the stage that holds most beside others.
+# Parameters, a tuning, numbers of rows and columns, and the stage that holds at least half of what
+# is predicted for it without the margin of a quarter. A cell may have twice the rows of the mean.
 CASES = {
     "drawn": (DRAWN, None, (4000, 40), "weights"),
     "components tuned": (COMPONENTS, SIZES, (4000, 40), "components"),
@@ -31,11 +32,11 @@ CASES = {
     "kernel tuned": (KERNEL, replace(ALPHAS, penalties=("weights", "kernel")), (4000, 40), "path"),
     "locality": (replace(PLAIN, locality=1e-3), None, (4000, 40), "locality"),
     "another loss": (replace(PLAIN, loss="logistic"), None, (40_000, 40), "refine"),
-    "cells": (replace(PLAIN, basis_size=1500, cells=4), None, (30_000, 40), "cells"),
+    "cells": (replace(PLAIN, basis_size=1500, cells=4), None, (30_000, 40), None),
     "exact neighbours": (EXACT, None, (4000, 400), "neighbors"),
     "candidates in csr": (replace(EXACT, candidates=2000, n_neighbors=60), None, None, "neighbors"),
-    "sknn tuned": (SKNN, WIDTHS, (30_000, 96), "search"),
-    "centres tuned": (replace(SKNN, basis="kmeans", basis_size=400), WIDTHS, (30_000, 96), "metric"),
+    "two trials at a time": (SKNN, WIDTHS, (20_000, 96), None),
+    "centres tuned": (CENTRES, WIDTHS, (20_000, 96), "search"),
 }
 
 
@@ -49,7 +50,8 @@ def test_stages__hold_less_than_predicted(tmp_path, case):
         X = spirals(shape[0], n_features=shape[1])[0]
     y = spirals(X.shape[0])[1]
     dataset, run = write_table(tmp_path / "data", X, y), tmp_path / "run"
-    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
+    threads = 2 if case == "two trials at a time" else 1
+    with connect(EngineOptions(workers=1, threads=threads, memory="4GiB")) as engine:
         if tuning is None:
             run = fit_dataset(dataset, run, params, engine)
         else:
@@ -58,8 +60,7 @@ def test_stages__hold_less_than_predicted(tmp_path, case):
         if params.loss == "squared":
             more = write_table(tmp_path / "more", X[:4000] * 1.1, y[:4000])
             records["update"] = update_run(run.location, more, engine)
-    print({n: (round(r["peak_bytes"]/2**20), round(r["predicted_bytes"]/2**20), round(r["seconds"],1)) for n,r in records.items() if "seconds" in r})
-    # Half of what is predicted without the margin of a quarter.
-    assert records[most]["peak_bytes"] > 0.4 * records[most]["predicted_bytes"]
+    if most is not None:
+        assert records[most]["peak_bytes"] > 0.4 * records[most]["predicted_bytes"]
     for each in records.values():
         assert each["peak_bytes"] <= each["predicted_bytes"]

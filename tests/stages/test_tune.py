@@ -9,7 +9,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows

@@ -159,14 +159,6 @@ def test_dataset_chunk__missing(dataset, name):
                 dataset_values(dataset.location)
 
 
-def test_dataset_chunk__damage_names_array_and_remedy(dataset):
-    path = chunk_files(f"{dataset.location}/X")[1]
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DamagedDataError, match=r"rows 4 to 7 of .*data/X cannot be read") as caught:
-        dataset_values(dataset.location)
-    assert "write the data again" in caught.value.remedy
-
-
 @pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/counts"])
 def test_run_chunk__truncated_or_missing(run, name):
     name = stored_name(run.location, name)
