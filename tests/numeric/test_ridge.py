@@ -9,7 +9,7 @@ from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.numeric.held_out import scores_left_out
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, Locality, RidgeSystem
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, Locality, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.numeric.frozen import read_only
 from tests.numeric.systems import solve_path, solve_weights
@@ -221,6 +221,16 @@ def test_leverages__give_the_scores_of_networks_solved_without_each_row(term, ta
         B = A[rest] * weights[rest, None]
         own = np.linalg.solve(B.T @ A[rest] + ridge, B.T @ T[rest, 1:])
         np.testing.assert_allclose(A[row] @ own, found[row], rtol=1e-8, atol=1e-10)
+
+
+def test_solve_bytes__terms_of_the_ridge_are_held_next_to_the_sums():
+    # Four matrices of 720 kB, a packed one of 361 kB, and five arrays of four columns of targets.
+    plain = solve_bytes(300, 3)
+    assert plain == 4 * 720_000 + 361_200 + 48_000
+    assert plain - solve_bytes(300, 3, in_place=True) == pytest.approx(2.9 * 720_000, abs=8)
+    added = [{"penalty_axes": 1}, {"penalty_axes": 2}, {"locality": True}, {"n_components": 20}]
+    found = [solve_bytes(300, 3, **terms) - plain for terms in added]
+    assert found == [2400, 720_000, 720_000 + 361_200, 8 * 4 * 20 * 320]
 
 
 def test_leverages__rounding_of_a_small_alpha_does_no_more_than_to_networks_without_each_row():

@@ -5,11 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.schema import Column, Schema
-from tests.numeric.chunkings import row_chunkings, split
 from tests.schemas import COLUMNS, FILLED, N, stored_rows
 
 
@@ -51,18 +48,6 @@ def test_expand__is_what_each_value_means(missing):
     assert (found.shape, found.dtype) == ((N, schema.n_features), np.float64)
     np.testing.assert_allclose(found, expanded(schema, stored), rtol=1e-12, atol=1e-12)
     assert np.isnan(found).any() == (missing == "error")
-
-
-@given(lengths=row_chunkings(N), order=st.permutations(range(len(COLUMNS))))
-def test_expand__any_chunks_and_order_of_columns(lengths, order):
-    stored = stored_rows()
-    whole = FILLED.expand(stored)
-    np.testing.assert_array_equal(
-        np.concatenate([FILLED.expand(rows) for rows in split(stored, lengths)]), whole
-    )
-    ordered = replace(FILLED, columns=tuple(COLUMNS[place] for place in order))
-    places = [FILLED.feature_names.index(name) for name in ordered.feature_names]
-    np.testing.assert_array_equal(ordered.expand(stored[:, order]), whole[:, places])
 
 
 def test_expand__of_a_plain_schema_is_nothing_new():

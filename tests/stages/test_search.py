@@ -50,10 +50,7 @@ def test_effort__is_about_what_is_not_given():
     [
         ({"scale": "unit"}, "scales"),
         ({"basis": "kmeans"}, "bases"),
-        ({"basis_size": None}, "bases"),
         ({"basis_size": None}, "basis_rules"),
-        ({"basis_rule": "uniform"}, "basis_rules"),
-        ({"kernel": "matern52"}, "kernels"),
         ({"loss": "hinge"}, "losses"),
         ({"penalty": "kernel", "features": "plain"}, "penalties"),
         ({"components": 5}, "penalties"),
