@@ -9,7 +9,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_activations, reference_distances
+from tests.reference import reference_activations, reference_distances, reference_ridge
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify rounding.
@@ -60,10 +60,9 @@ def test_weights__naive():
     own = weights * len(y) / (3 * np.bincount(y)[y])
     width = 0.4 * (own @ reference_distances(X, basis).mean(axis=1)) / own.sum()
     Phi, F = reference_activations(X, basis, width), np.eye(3)[y]
-    gram, cross = Phi.T @ (own[:, None] * Phi), F.T @ (own[:, None] * Phi)
-    penalized = gram + 1e-3 * np.trace(gram) * np.eye(len(gram))
+    expected, _ = reference_ridge(Phi, F, 1e-3, weights=own)
     assert model.width == pytest.approx(width, rel=1e-11)
-    np.testing.assert_allclose(model.weights, np.linalg.solve(penalized, cross.T).T, rtol=1e-8)
+    np.testing.assert_allclose(model.weights, expected.T, rtol=1e-8)
 
 
 @pytest.mark.slow

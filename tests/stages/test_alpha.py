@@ -14,6 +14,7 @@ from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.stages.weights import _solve_first
 from tests.numeric.systems import system_of
+from tests.reference import reference_ridge
 from tests.stages.fits import fit_table, overlapping, write
 from tests.tables import spirals
 
@@ -30,9 +31,7 @@ def test_chosen__is_best_of_a_recomputation(monkeypatch, judged_rows, n_held_out
     wrong = dict.fromkeys([10.0**-power for power in range(1, 14, 2)], 0)
     for alpha, fold in product(wrong, range(n_held_out)):
         out, kept = folds == fold, folds_of_numbers(rows, n_folds=5, seed=0) != fold
-        A = Phi[~out][:, kept]
-        gram = A.T @ A + alpha * np.sum(A**2) * np.eye(A.shape[1])
-        scores = Phi[out][:, kept] @ np.linalg.solve(gram, A.T @ F[~out])
+        scores = Phi[out][:, kept] @ reference_ridge(Phi[~out][:, kept], F[~out], alpha)[0]
         wrong[alpha] += np.count_nonzero(scores.argmax(axis=1) != y[out])
     record, n_judged = run.stages["validation"], np.count_nonzero(folds < n_held_out)
     assert record["n_rows"] == n_judged

@@ -16,6 +16,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
+from tests.reference import reference_ridge
 from tests.tables import spirals
 
 PARAMS = FitParams(basis="kmeans", basis_size=30, features="plain", scale="standard", alpha=1e-6)
@@ -36,27 +37,16 @@ def fit(X, T, params=PARAMS, *, chunk_rows=61, weights=None, **options):
     return Model.load(run.location)
 
 
-def naive_predictions(model, X, T, *, weights=None, alpha=PARAMS.alpha, rows=None):
-    """Return the predictions for `rows` of the least squares that are written out."""
-    weights = np.ones(len(X)) if weights is None else weights
-    Phi, target = (model.features.activations(rows) for rows in (X, X if rows is None else rows))
-    centred = model.params.features == "plain"
-    m = np.average(Phi, axis=0, weights=weights) if centred else 0.0
-    tbar = np.average(T, axis=0, weights=weights)
-    A = Phi - m
-    gram = A.T @ (weights[:, None] * A)
-    penalty = alpha * np.trace(gram) * np.eye(len(gram))
-    W = np.linalg.solve(gram + penalty, A.T @ (weights[:, None] * (T - tbar)))
-    return tbar + (target - m) @ W
-
-
 @pytest.mark.parametrize(("features", "weighted"), [("plain", True), ("normalized", False)])
 def test_fit__is_the_least_squares_written_out(features, weighted):
     X, T = diabetes()
     weights = np.random.default_rng(0).uniform(0.5, 3.0, len(X)) if weighted else None
     model = fit(X, T, replace(PARAMS, features=features), weights=weights)
-    expected = naive_predictions(model, X, T, weights=weights)
-    np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6)
+    Phi, rows = model.features.activations(X), np.ones(len(X)) if weights is None else weights
+    middle = np.average(Phi, axis=0, weights=rows) if features == "plain" else 0.0
+    mean = np.average(T, axis=0, weights=rows)
+    W, intercept = reference_ridge(Phi, T, 1e-6, weights=rows, middle=middle, mean=mean)
+    np.testing.assert_allclose(model.scores(X), Phi @ W + intercept, rtol=1e-6)
     assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
 
 

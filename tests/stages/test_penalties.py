@@ -17,7 +17,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.validation import each_system
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_distances
+from tests.reference import reference_distances, reference_ridge
 from tests.stages.fits import (
     are_labels,
     as_columns,
@@ -53,23 +53,6 @@ def plain(X, basis, width):
     return np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
 
 
-def naive_P(name, basis, width, shares):
-    if name == "kernel":
-        return plain(basis, basis, width)
-    return np.diag(1 / shares) if name == "clusters" else np.eye(len(basis))
-
-
-def naive_network(Phi, T, P, alpha, centred):
-    """Return how activations (b, r) are made to scores by the network of Phi and T."""
-    middle, mean = Phi.mean(axis=0) * centred, T.mean(axis=0) * centred
-    gram = (Phi - middle).T @ (Phi - middle)
-    jitter = 1e-13 * np.trace(gram) * np.any(np.diag(P.diagonal()) != P)
-    mu = alpha * np.trace(gram) * len(P) / np.trace(P)
-    penalized = gram + mu * P + jitter * np.eye(len(P))
-    W = np.linalg.solve(penalized, (Phi - middle).T @ (T - mean))
-    return lambda other: (other - middle) @ W + mean
-
-
 def naive_shares(X, basis, weights=None):
     nearest = reference_distances(X, basis).argmin(axis=1)
     weights = np.ones(len(X)) if weights is None else weights
@@ -82,11 +65,17 @@ def naive_held_out(X, targets, run, name, alpha, *, basis=None, rows=None, facto
     rows = run.read("basis/rows") if rows is None else rows
     width = (factor or run.chosen_params.width_factor) * reference_distances(X, basis).mean()
     Phi, T = plain(X, basis, width), as_columns(targets)
-    P = naive_P(name, basis, width, naive_shares(X, basis))
+    of_clusters = np.diag(1 / naive_shares(X, basis))
+    P = {"kernel": plain(basis, basis, width), "clusters": of_clusters}.get(
+        name, np.eye(len(basis))
+    )
 
     def network(out, kept):
-        own, centred = Phi[:, kept], not are_labels(targets)
-        return naive_network(own[~out], T[~out], P[np.ix_(kept, kept)], alpha, centred)(own[out])
+        own, around = Phi[:, kept], {}
+        if not are_labels(targets):
+            around = {"middle": own[~out].mean(axis=0), "mean": T[~out].mean(axis=0)}
+        W, b = reference_ridge(own[~out], T[~out], alpha, P=P[np.ix_(kept, kept)], **around)
+        return own[out] @ W + b
 
     return held_out_scores(targets, rows, network)
 

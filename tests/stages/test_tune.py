@@ -19,7 +19,12 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
-from tests.reference import fitted_ones, reference_activations, reference_distances
+from tests.reference import (
+    fitted_ones,
+    reference_activations,
+    reference_distances,
+    reference_ridge,
+)
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
@@ -44,12 +49,9 @@ def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
     scores = np.empty(F.shape)
     for fold in np.unique(folds):
         held_out, kept = folds == fold, folds[rows] != fold
-        own, targets = Phi[~held_out][:, kept], F[~held_out]
-        gram = own.T @ own
-        penalized = gram + alpha * np.trace(gram) * np.eye(len(gram))
-        judged = Phi[held_out][:, kept]
-        judged /= fitted_ones(own, judged, alpha)
-        scores[held_out] = judged @ np.linalg.solve(penalized, own.T @ targets)
+        own, judged = Phi[~held_out][:, kept], Phi[held_out][:, kept]
+        W, _ = reference_ridge(own, F[~held_out], alpha)
+        scores[held_out] = judged / fitted_ones(own, judged, alpha) @ W
     return scores
 
 
@@ -94,9 +96,8 @@ def test_validation__equals_a_recomputation():
     assert record["log_loss"] == pytest.approx(losses.mean(), rel=1e-6)
     assert record["log_loss"] < best["log_loss"]
     Phi, F = reference_activations(X, basis, model.width), np.eye(3)[y]
-    penalized = Phi.T @ Phi + best["alpha"] * np.sum(Phi**2) * np.eye(30)
-    expected = np.linalg.solve(penalized, Phi.T @ F).T
-    np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-8)
+    expected, _ = reference_ridge(Phi, F, best["alpha"])
+    np.testing.assert_allclose(model.weights, expected.T, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.usefixtures("kept_scratch")
@@ -144,9 +145,7 @@ def test_validation_dataset__equals_a_recomputation():
     width = 0.3 * reference_distances(X, basis).mean()
     Phi, F = reference_activations(rows, basis, width), np.eye(3)[codes]
     for entry in run.stages["validation"]["path"]:
-        own = Phi[:160]
-        penalized = own.T @ own + entry["alpha"] * np.sum(own**2) * np.eye(30)
-        scores = Phi[160:] @ np.linalg.solve(penalized, own.T @ F[:160])
+        scores = Phi[160:] @ reference_ridge(Phi[:160], F[:160], entry["alpha"])[0]
         assert entry["error_rate"] == pytest.approx(np.mean(scores.argmax(axis=1) != y_new))
         loss = naive_log_loss(scores, y_new, entry["temperature"])
         assert entry["log_loss"] == pytest.approx(loss, rel=1e-2)
