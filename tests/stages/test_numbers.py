@@ -12,7 +12,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -48,20 +48,6 @@ def test_fit__is_the_least_squares_written_out(features, weighted):
     W, intercept = reference_ridge(Phi, T, 1e-6, weights=rows, middle=middle, mean=mean)
     np.testing.assert_allclose(model.scores(X), Phi @ W + intercept, rtol=1e-6)
     assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"basis": "sknn"}, "basis=sknn needs class labels"),
-        ({"class_weight": "balanced"}, "class_weight is balanced"),
-        ({"basis_size": 443}, "basis_size is 443.*1 to 442"),
-    ],
-)
-def test_fit__what_only_classes_have_is_refused(changes, words):
-    X, T = diabetes()
-    with pytest.raises(ParameterError, match=words):
-        fit(X, T, replace(PARAMS, **changes))
 
 
 def test_targets__of_another_kind_are_refused():

@@ -21,7 +21,6 @@ from tests.reference import reference_distances, reference_ridge
 from tests.stages.fits import (
     are_labels,
     as_columns,
-    assert_refused,
     fit_table,
     held_out_scores,
     naive_error,
@@ -200,16 +199,3 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
         found.append((solved.weights.tobytes(), conditions))
     assert found[0] == found[1] == found[2]
     assert all(found[0][1])
-
-
-@pytest.mark.parametrize(
-    ("params", "changes", "message"),
-    [
-        (DRAWN, {"features": ("normalized",), "penalties": ("kernel",)},
-         "penalties is kernel, but features is normalized. Give features=plain, or penalties=wei"),
-        (DRAWN, {}, "penalties is clusters, but basis is random. Give basis=kmeans"),
-        (replace(DRAWN, penalty="clusters"), {"penalties": None}, "penalty is clusters, but basis"),
-    ],
-)  # fmt: skip
-def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, changes, message):
-    assert_refused(*spirals(60), params, message, tuning=replace(TUNING, **changes))

@@ -16,7 +16,7 @@ from dask_nrbfn.stages.weights import PRUNE
 from dask_nrbfn.storage.model import Model
 from tests.numeric.test_forward import system_of
 from tests.reference import reference_ridge
-from tests.stages.fits import assert_refused, fit_table, same_scores
+from tests.stages.fits import fit_table, same_scores
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
@@ -92,14 +92,3 @@ def test_update_and_forget__choose_anew_among_all():
     assert after.places.tolist() == places.tolist()
     expected, _ = reference_ridge(Phi[:, places], T, 1e-4)
     np.testing.assert_allclose(after.weights, expected.T, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": "normalized"}, r"prune is 12, but features is normalized\. Give features=pl"),
-        ({"prune": 41}, r"prune is 41, but the basis has only 40 rows\. Set prune to at most 40\."),
-    ],
-)
-def test_fit__refuses(changes, message):
-    assert_refused(*spirals(100), replace(PARAMS, **changes), message)

@@ -22,8 +22,8 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.numeric.systems import ridge_of, solve_weights
 from tests.reference import fitted_ones
-from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
-from tests.tables import surfaces, write_table
+from tests.stages.fits import ENGINE, fit_table, overlapping
+from tests.tables import write_table
 
 PARAMS = FitParams(
     basis="random", basis_size=20, features="plain", width_factor=0.3, alpha=1e-3,
@@ -122,15 +122,6 @@ def test_fit__stops_and_says_why(monkeypatch, caplog):
         if reason == "gradient":
             assert gradients[-1] <= 0.3 < min(gradients[:-1])
         assert record.n_passes == 2 or reason != "limit"
-
-
-@pytest.mark.parametrize(
-    ("changes", "tuning", "name"),
-    [({"loss": "hinge"}, None, "loss"), ({}, TuneParams(losses=("hinge",)), "losses")],
-)
-def test_fit__refuses_numbers(changes, tuning, name):
-    message = f"^{name} is hinge, but the targets are numbers"
-    assert_refused(*surfaces(100), replace(PARAMS, **changes), message, tuning=tuning)
 
 
 DRAWN = FitParams(basis="random", basis_size=20, n_parts=2)

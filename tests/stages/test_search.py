@@ -7,7 +7,6 @@ import pytest
 from sklearn.datasets import load_wine
 
 from dask_nrbfn.choices import KERNELS, LOSSES
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import ALPHAS_NEXT, TUNES
 from dask_nrbfn.stages import search
@@ -15,7 +14,6 @@ from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.search import planned_rounds
 from tests.stages.fits import fit_table
-from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
@@ -67,12 +65,6 @@ def test_effort__penalties_are_for_some_combination():
     assert meant(SIZED, "thorough", bases=("random",)).penalties == ("kernel", "weights")
 
 
-def test_bases__need_a_size():
-    X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
-        tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
-
-
 def test_bases__those_that_are_tried_say_what_is_needed():
     X, y = spirals(30)
     tuning = replace(QUICK, bases=("random", "kmeans"))
@@ -80,8 +72,6 @@ def test_bases__those_that_are_tried_say_what_is_needed():
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
-    with pytest.raises(ParameterError, match="candidates is 25, but bases=random does not use"):
-        tune(X, y, replace(SIZED, candidates=25), tuning, engine=CountingEngine(0))
 
 
 @pytest.mark.parametrize(("scale", "name"), [("none", "scales"), ("learned", "scale")])
