@@ -124,12 +124,6 @@ def test_draw__takes_8_mib_of_scores_however_many_rows_there_are():
         assert 8 * n_classes * (shares * counts).sum() == pytest.approx(8 * 2**20)
 
 
-def test_draw__of_rows_that_all_fit_has_their_own_weights_to_the_bit():
-    weights = np.random.default_rng(0).uniform(0.5, 1.5, 600)
-    draw = draw_of(drawn().scores, drawn().codes, weights)
-    np.testing.assert_array_equal(draw.weights, weights)
-
-
 def test_draw__a_version_that_joined_and_left_leaves_the_draw_as_it_was():
     codes, weights = np.arange(300) % 3, np.linspace(1.0, 2.0, 300)
     scores = np.random.default_rng(0).random((2, 300, 3))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from scipy.sparse import csr_array
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.params import FitParams, TuneParams
@@ -79,6 +80,12 @@ NUMBERS = [
 ]
 
 
+OF_CSR = [
+    (FitParams(scale="learned"), None, "^scale=learned needs dense rows"),
+    (FitParams(), {"scales": ("none", "learned")}, "^scales=learned needs dense rows"),
+]
+
+
 def tuning_of(tried):
     return None if tried is None else TuneParams(effort="quick", folds=3, **tried)
 
@@ -86,6 +93,12 @@ def tuning_of(tried):
 @pytest.mark.parametrize(("params", "tried", "message"), CLASSES)
 def test_fit__refused_before_the_first_task(params, tried, message):
     assert_refused(*spirals(100), params, message, tuning=tuning_of(tried))
+
+
+@pytest.mark.parametrize(("params", "tried", "message"), OF_CSR)
+def test_fit__of_rows_in_csr_that_it_would_fill(params, tried, message):
+    X, y = spirals(100)
+    assert_refused(csr_array(X), y, params, message, tuning=tuning_of(tried))
 
 
 @pytest.mark.parametrize(("params", "tried", "message"), NUMBERS)

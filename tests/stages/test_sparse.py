@@ -9,14 +9,11 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.storage.model import Model
-from tests.stages.stopping import CountingEngine
 
 N, P, CHUNK_ROWS = 240, 150, 50
 
@@ -103,18 +100,3 @@ def test_tune__tries_no_learned_weights():
     for sparse_rows in (False, True):
         scales = resolve_tuning(params, TuneParams(), sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
-
-
-def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
-    (dataset, _), engine, place = datasets(*texts()), CountingEngine(), MemoryStore()
-    params = FitParams(scale="learned")
-    tuning = TuneParams(effort="quick", scales=("none", "learned"))
-    for name, refuse in (
-        ("scale", lambda: fit_dataset(dataset, place, params, engine)),
-        ("scale", lambda: fit_dataset(dataset, place, params, engine, embeds=True)),
-        ("scale", lambda: plan_fit(dataset, params, engine, None)),
-        ("scales", lambda: fit_dataset(dataset, place, FitParams(), engine, tuning=tuning)),
-    ):
-        with pytest.raises(ParameterError, match=f"^{name}=learned needs dense rows"):
-            refuse()
-    assert not engine.done
