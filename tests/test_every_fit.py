@@ -154,11 +154,8 @@ def finish(kind, tables, place, engine=None, **changes):
     """Return the run that a fit ends with."""
     dataset, judged = tables
     params, engine = replace(kind.params, **changes), engine or InlineEngine()
-    if kind.embeds:
-        return fit_dataset(dataset, place, params, engine, embeds=True)
-    if kind.tuning is not None:
-        return fit_dataset(dataset, place, params, engine, tuning=kind.tuning, validation=judged)
-    options = {"min_recall": 0.0, "basis": kind.basis}
+    options = {"tuning": kind.tuning, "validation": judged, "basis": kind.basis}
+    options |= {"embeds": kind.embeds, "min_recall": 0.0}
     return fit_dataset(dataset, place, params, engine, **options)
 
 

@@ -52,10 +52,7 @@ def test_stages__hold_less_than_predicted(tmp_path, case):
     dataset, run = write_table(tmp_path / "data", X, y), tmp_path / "run"
     threads = 2 if case == "two trials at a time" else 1
     with connect(EngineOptions(workers=1, threads=threads, memory="4GiB")) as engine:
-        if tuning is None:
-            run = fit_dataset(dataset, run, params, engine)
-        else:
-            run = fit_dataset(dataset, run, params, engine, tuning=tuning)
+        run = fit_dataset(dataset, run, params, engine, tuning=tuning)
         records = dict(run.stages)
         if params.loss == "squared":
             more = write_table(tmp_path / "more", X[:4000] * 1.1, y[:4000])
