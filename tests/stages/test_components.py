@@ -124,13 +124,9 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
         scores = held_out_scores(targets, run.read("basis/rows"), network)
         assert entry[figure] == pytest.approx(naive_error(scores, targets), rel=1e-5)
     best = min(path, key=lambda entry: (entry[figure], -entry["alpha"]))
-    assert (run.chosen_params.alpha, run.chosen_params.components) == (
-        best["alpha"],
-        best["components"],
-    )
-    same_scores(
-        Model.load(run.location), Model.load(fit(X, targets, run.chosen_params).location), X
-    )
+    chosen = run.chosen_params
+    assert (chosen.alpha, chosen.components) == (best["alpha"], best["components"])
+    same_scores(Model.load(run.location), Model.load(fit(X, targets, chosen).location), X)
     assert best["attainable"]["least"] <= best["spectral_risk"]
 
 

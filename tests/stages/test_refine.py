@@ -94,10 +94,7 @@ def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrate
     run = fit(*table(), replace(params, alpha="auto"))
     assert run.chosen_params.alpha == 1e-13
     (warning,) = [each for each in caplog.messages if "calibrated" in each]
-    assert warning == (
-        "fit: alpha is 1e-13 and probabilities are not calibrated. With losses=hinge, a tuning "
-        "chooses alpha and calibrates them."
-    )
+    assert "alpha is 1e-13 and probabilities are not calibrated. With losses=hinge" in warning
 
 
 @pytest.mark.slow

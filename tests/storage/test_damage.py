@@ -197,8 +197,5 @@ def test_metadata__flipped_bits_end_in_no_raw_traceback(stored):
 def test_metadata__another_format(stored, version):
     place, read = stored
     zarr.open_group(str(place), mode="r+").attrs["format_version"] = version
-    with pytest.raises(
-        FormatVersionError,
-        match=f"format version {version}, but this version of dask_nrbfn reads {FORMAT_VERSION}",
-    ):
+    with pytest.raises(FormatVersionError, match=f"version {version}, but .* {FORMAT_VERSION}"):
         read(place)

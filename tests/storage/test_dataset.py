@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
+from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
@@ -187,10 +187,8 @@ def test_default_chunk_rows__about_16_mib():
 def test_open__unfinished(tmp_path):
     group = zarr.create_group(str(tmp_path / "data"))
     create_dataset_arrays(group, ArraySource(table(5)), np.float64, 2)
-    write_chunk(group, 0, table(2), None)
-    with pytest.raises(DamagedDataError, match=r"is not a dask_nrbfn\.dataset") as caught:
+    with pytest.raises(DamagedDataError, match="unfinished"):
         Dataset.open(tmp_path / "data")
-    assert "unfinished" in caught.value.remedy
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])

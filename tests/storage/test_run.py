@@ -231,16 +231,11 @@ def test_part__read_in_slices(place, dataset, n_rows, width):
 
 
 def test_block_rows__as_many_as_fit_and_at_least_one():
-    sizes = (1, 200, 2**13, 2**13 + 1, 2**24 - 1, 2**26, 2**29)
-    for size in sizes:
-        for rows, most_rows, most_elements in (
-            (block_rows(size), 2048, 2**24),
-            (gpu_block_rows(size, 1), 8192, 2**28),
-            (gpu_block_rows(1, size), 8192, 2**25),
-            (narrow_block_rows(size), 2**14, 2**22),
-        ):
-            assert rows == max(1, min(most_rows, most_elements // size))
-    assert narrow_block_rows(0.01) == 2**14
+    sizes = (1, 2**14, 2**14 + 1, 2**30)
+    assert [block_rows(size) for size in sizes] == [2048, 1024, 1023, 1]
+    assert [narrow_block_rows(size) for size in (0.01, *sizes)] == [2**14, 2**14, 256, 255, 1]
+    assert [gpu_block_rows(size, 1) for size in (1, 2**16, 2**30)] == [8192, 4096, 1]
+    assert [gpu_block_rows(1, size) for size in (1, 2**13, 2**30)] == [8192, 4096, 1]
 
 
 @pytest.mark.parametrize(("n_workers", "n_parts"), [(1, 64), (64, 64), (100, 100), (1000, 407)])
