@@ -187,10 +187,13 @@ def test_costs__of_an_embedding(table):
 def test_costs__of_sparse_rows_count_their_values():
     X = random_array((60, 1000), density=0.02, format="csr", rng=0)
     csr = write_table(MemoryStore(), X, np.arange(60) % 3).with_n_rows(10**6)
-    of = costs(csr, replace(GIVEN, basis="random"))
+    of, of_centres = (costs(csr, replace(GIVEN, basis=name)) for name in ("random", "kmeans"))
     # 20 values of a row, with 8 bytes and 4 for the column.
     assert of["columns"].read_bytes == 240e6
     assert of["basis"].written_bytes == 48_000
+    # Two rows take 250 products and 0.4 times as many more; a row and a centre 30 for each value.
+    assert of["width"].products == 350 * 200e6
+    assert of_centres["width"].products == 30 * 20 * 200e6
 
 
 def test_costs__of_a_learned_scale(table):

@@ -8,7 +8,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import RecallError
+from dask_nrbfn.errors import MemoryBudgetError, RecallError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.params import FitLimits, FitParams
@@ -171,6 +171,12 @@ def test_search__stopped_while_it_repairs(small_partitions):
         # The targets are read and the parts are merged again.
         assert n_done + resumed.done["repair"] <= whole.done["repair"] + 2
         assert not resumed.done.keys() & {"partitions", "candidates"}
+
+
+def test_search__no_memory_at_all_is_refused():
+    engine = InlineEngine(memory_bytes=300 * 2**20)
+    with pytest.raises(MemoryBudgetError, match=r"neighbors|partitions"):
+        fit(*spirals(500), params(n_partitions=None), engine=engine)
 
 
 # Few of the neighbours are in a row's own one of eight partitions, in ten dimensions.
