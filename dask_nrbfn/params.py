@@ -224,8 +224,7 @@ class FitParams(Params):
         "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
-    # Always an int after `resolve_auto`.
-    metric_rounds: int = count(
+    metric_rounds: int | None = count(
         None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
         "result on held-out rows is used; none is used if the gain is by chance. A single round "
@@ -297,8 +296,7 @@ class FitParams(Params):
         "balanced: all classes have the same total weight.",
         none="every row weighs the same",
     )
-    # A number once a fit has chosen it.
-    alpha: float = number(
+    alpha: float | str = number(
         "auto",
         "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda); auto: the "
         "best of 0.1, 0.001, ..., 1e-13 on held-out rows, or in each cell the best of 0.001, 1e-4, "
@@ -348,8 +346,7 @@ class FitParams(Params):
         words=("auto",),
         none="1; in a tuning, auto unless the effort is quick",
     )
-    # Always an int after `resolve_auto`.
-    n_neighbors: int = count(
+    n_neighbors: int | None = count(
         None,
         "Neighbours that the confidence of a row, or its locality, is computed from.",
         none=f"{N_NEIGHBORS}, or all other rows",
@@ -396,6 +393,24 @@ class FitParams(Params):
             if getattr(self, name) is None:
                 resolved[name] = value
         return self.with_checked(**resolved)
+
+    @property
+    def k(self) -> int:
+        """The number of neighbours of a fit that has begun."""
+        assert self.n_neighbors is not None
+        return self.n_neighbors
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest number of rounds that learn column weights, of a fit that has begun."""
+        assert self.metric_rounds is not None
+        return self.metric_rounds
+
+    @property
+    def chosen_alpha(self) -> float:
+        """The alpha of a fit that has chosen it."""
+        assert not isinstance(self.alpha, str)
+        return self.alpha
 
     @property
     def predicting(self) -> tuple[str, str, str]:

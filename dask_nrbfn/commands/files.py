@@ -12,7 +12,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, scratch_beside
+from dask_nrbfn.storage.group import Location, scratch_next_to
 from dask_nrbfn.storage.location import RemoteLocation, file_of, normalize
 from dask_nrbfn.storage.model import Model
 
@@ -106,7 +106,7 @@ def opened_rows(
     names = [name for name in keep if schema is not None and name != schema.id]
     kept = source.carried(names) if names else None
     mark = None if source.y_dtype is None else reading["unlabelled"]
-    with scratch_beside(beside) as scratch:
+    with scratch_next_to(beside) as scratch:
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
         dataset = Dataset.open(scratch).named(str(place if is_query(path) else normalize(place)))
         ignored = () if schema is None else schema.ignored

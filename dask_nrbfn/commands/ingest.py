@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
-from dask_nrbfn.numeric.rows import canonical, dense, is_scipy, unmasked
+from dask_nrbfn.numeric.rows import canonical, dense, is_scipy_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.arrays import ArrayRows
@@ -237,11 +237,11 @@ def ingest_arrays(
     else:
         from dask_nrbfn.sources.tables import schema_of, stored_rows
 
-        schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+        schema = schema or (None if is_scipy_sparse(X) else schema_of(X, missing))
         if schema is not None:
             rows = stored_rows(X, schema)
         else:
-            rows = canonical(X) if is_scipy(X) else plain_rows(X)
+            rows = canonical(X) if is_scipy_sparse(X) else plain_rows(X)
         source = ArraySource(rows, labels, weights, numbers)
     source.boolean_labels, source.schema = are_boolean, schema
     source.feature_names = column_names(X)
@@ -348,7 +348,7 @@ class DaskRows(ArrayRows):
     def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         super().__init__({role: _counted(each) for role, each in given.items()})
-        if is_scipy(self.arrays["x"]._meta):
+        if is_scipy_sparse(self.arrays["x"]._meta):
             # An estimate from the first block.
             first = self.arrays["x"].blocks[0].compute()
             self.n_values = round(first.nnz * self.n_rows / first.shape[0])

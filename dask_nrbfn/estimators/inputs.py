@@ -15,7 +15,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
@@ -235,7 +235,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     rows, names = plain_rows(X), column_names(X)
     if names is None:
         rows = validate_data(estimator, rows, accept_sparse="csr", reset=reset)
-        return canonical(rows) if is_scipy(rows) else rows
+        return canonical(rows) if is_scipy_sparse(rows) else rows
     head = _text_named(estimator, X[:0], names, reset=reset)
     validate_data(estimator, head, skip_check_array=True, reset=reset)
     return check_array(rows, estimator=estimator, input_name="X")

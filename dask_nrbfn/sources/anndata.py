@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_scipy
+from dask_nrbfn.numeric.rows import canonical, is_scipy_sparse
 from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
 from dask_nrbfn.sources.files import File, damage_named, optional_package
@@ -37,7 +37,7 @@ class _Columns:
     def __getitem__(self, rows: slice) -> Any:
         X = self.stored[rows]
         X = X if self.columns is None else X[:, self.columns]
-        return canonical(X) if is_scipy(X) else X
+        return canonical(X) if is_scipy_sparse(X) else X
 
 
 def open_rows(reading: Reading) -> ZarrRows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import canonical, is_csr, unmasked
 from dask_nrbfn.sources import dtypes, source
 from dask_nrbfn.sources.files import File, damage_named, data_files
 
@@ -86,7 +86,7 @@ class ArrayRows(source.Source):
         """Return some rows of an array as they are stored."""
         if role in ("y", "id"):
             return dtypes.to_labels(values, self.names[role], first_row=first_row)
-        if role != "weights" and not is_sparse(values):
+        if role != "weights" and not is_csr(values):
             values = values.reshape(len(values), -1)
         return values.astype(self.x_dtype if role == "x" else dtypes.FLOAT64, copy=False)
 
@@ -107,7 +107,7 @@ class ArraySource(ArrayRows):
     def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         arrays = {
-            role: values if is_sparse(values) else np.asarray(unmasked(values))
+            role: values if is_csr(values) else np.asarray(unmasked(values))
             for role, values in given.items()
             if values is not None
         }

@@ -181,7 +181,7 @@ def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> 
 
 def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
     """Return statistics of the values of each column; `fills`: whether medians are needed."""
-    bins = Bins.of_sorts(1) if fills else None
+    bins = Bins.zeros(n_kinds=1) if fills else None
     types = {**table.types, **table.found}
     cells = {
         name: Cells(kind=kind, bins=bins, are_codes=types.get(name, "").startswith("ENUM"))
