@@ -16,9 +16,9 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
+from tests.opened import open_source
 
 INLINE = ("--workers", 0)
 PARAMS = FitParams(scale="standard", alpha=1e-6)

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.rows import is_csr, stacked
-from dask_nrbfn.sources import ArraySource, open_source
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from tests.numeric.chunkings import row_chunkings, split
+from tests.opened import open_source
 from tests.storage.written import flip_byte
 
 N = 23
@@ -201,8 +202,9 @@ def test_arrays__url_is_copied_once_for_the_life_of_the_source(tmp_path, monkeyp
 STREAM = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.sources import open_source
-source = open_source(sys.argv[1])
+from dask_nrbfn.sources.formats import open_source
+from dask_nrbfn.sources.options import ReadOptions
+source = open_source(sys.argv[1], ReadOptions())
 before = peak_resident_bytes()
 print(sum(len(block.X) for block in source.blocks(10_000)), peak_resident_bytes() - before)
 """

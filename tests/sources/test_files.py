@@ -15,8 +15,8 @@ import pytest
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.files import File
+from tests.opened import open_source
 
 N = 60
 FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npy"]

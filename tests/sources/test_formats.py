@@ -8,8 +8,8 @@ import pytest
 
 from dask_nrbfn import ingest_file
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.formats import FORMATS, is_query
+from tests.opened import open_source
 from tests.schemas import FILLED
 
 
@@ -82,8 +82,8 @@ def test_is_query__by_its_first_word(tmp_path, monkeypatch):
     assert not is_query("from x")
 
 
-def test_formats__every_line_has_its_module_and_known_options():
+def test_formats__every_line_has_its_opener_and_known_options():
     for each in FORMATS.values():
-        module = import_module(f"dask_nrbfn.sources.{each.module}")
-        assert callable(module.open_rows)
+        module, opener = each.opener.split(".")
+        assert callable(getattr(import_module(f"dask_nrbfn.sources.{module}"), opener))
         assert {*each.options} <= {*signature(ingest_file).parameters}

@@ -28,8 +28,9 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import open_source, relation
+from dask_nrbfn.sources import relation, scan_text
 from dask_nrbfn.sources.tables import schema_of, stored_rows
+from tests.opened import open_source
 
 N = 37
 
@@ -473,7 +474,7 @@ WRITTEN = {
 def test_text__files_of_a_directory_may_be_written_differently(
     tmp_path, monkeypatch, name, most_open
 ):
-    monkeypatch.setattr(relation, "_MOST_OPEN", most_open)
+    monkeypatch.setattr(scan_text, "_MOST_OPEN", most_open)
     for texts in ((ROWS, WRITTEN[name]), (WRITTEN[name], "# x\n" + ROWS)):
         for part, text in enumerate(texts):
             (tmp_path / f"{part}.csv").write_text(text)
@@ -901,6 +902,20 @@ def test_spoiled__cells_are_missing(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lable": "y"}, "lable is not an option. label has a similar name."),
+        ({"schema": "other"}, "schema is given, but the columns are those of the model"),
+    ],
+)
+def test_model__options_that_its_rows_cannot_have(tmp_path, model, options, message):
+    (tmp_path / "new.csv").write_text("a,c\n1.5,p\n")
+    read = partial(opened_rows, tmp_path / "new.csv", model, beside=tmp_path / "out")
+    with pytest.raises(ParameterError, match=message), read(**options):
+        pass
+
+
 def test_schema__reads_dates_as_in_training(tmp_path):
     rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
     path = tmp_path / "d.csv"
@@ -1010,8 +1025,10 @@ def test_wide__tables_of_20000_columns_fit_into_memory(tmp_path, name):
 MEASURE = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.sources import open_source
-print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
+from dask_nrbfn.sources.formats import open_source
+from dask_nrbfn.sources.options import ReadOptions
+source = open_source(sys.argv[1], ReadOptions())
+print(sum(len(block.X) for block in source.blocks(10_000)))
 print(peak_resident_bytes())
 """
 
