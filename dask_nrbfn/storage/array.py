@@ -167,8 +167,8 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
 
 async def _open(group: zarr.Group, name: str) -> AsyncArray | dict[str, Any]:
     """Return an array, or the attributes of a group; its checksum is that which was written."""
-    place = group.store_path / name
-    with metadata_named(place):
+    with metadata_named(f"{group.store_path}/{name}"):
+        place = group.store_path / name
         content = await (place / "zarr.json").get()
         if content is None:
             raise _not_written(place, is_missing=True)
