@@ -19,17 +19,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
-from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources.dtypes import (
-    FLOAT64,
-    INT64,
-    NO_LABEL,
-    STRING,
-    checked_mark,
-    to_labels,
-)
-from dask_nrbfn.sources.frames import labels_of
-from dask_nrbfn.sources.tables import stored_rows
+from dask_nrbfn.errors import DataError
 
 N = 12
 TRUTH = np.arange(N) % 3 == 0
@@ -160,15 +150,17 @@ def test_frame__sparse_columns_of_pandas_are_numbers():
     ],
 )
 def test_labels__gaps_of_any_array(y):
-    assert labels_of(y, "").stored("").tolist() == [1, NO_LABEL, 2]
+    X = np.eye(3)
+    assert ingest_arrays(X, y, MemoryStore(), unlabelled="").codes().tolist() == [0, -1, 1]
     with pytest.raises(DataError, match="y has no label in row 1"):
-        labels_of(y)
+        ingest_arrays(X, y, MemoryStore())
 
 
 @pytest.mark.parametrize("of", [pa.string_view(), pa.large_binary(), pa.binary(1), pa.binary()])
 def test_labels__text_and_bytes_of_arrow(of):
     texts = ["a", "b"] if of == pa.string_view() else [b"a", b"b"]
-    assert labels_of(pa.array(texts, of)).stored().tolist() == ["a", "b"]
+    dataset = ingest_arrays(np.eye(2), pa.array(texts, of), MemoryStore())
+    assert dataset.classes.tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
@@ -206,8 +198,9 @@ def test_frame__codes_of_a_type_of_categories_are_categories(tmp_path, frame_of,
         (column,) = dataset.schema.columns
         assert (column.kind, column.categories) == ("category", ("10", "20", "30"))
     # Codes that are no categories are the same ones.
-    rows = stored_rows(pd.DataFrame({"a": [30, 10]}), of_arrays.schema)
-    assert rows.tolist() == [[2.0], [0.0]]
+    numbers = pd.DataFrame({"a": [30, 10]})
+    again = ingest_file(numbers, MemoryStore(), schema=of_arrays.schema)
+    assert again.X[:].tolist() == [[2.0], [0.0]]
     assert "is read as text" not in caplog.text
 
 
@@ -270,7 +263,7 @@ def test_frame__categories_that_dask_does_not_know():
 )
 def test_labels__missing_or_mixed(labels, message):
     with pytest.raises(DataError, match=message):
-        labels_of(labels)
+        ingest_arrays(np.eye(len(labels)), labels, MemoryStore())
 
 
 FRAMES = {
@@ -344,19 +337,16 @@ def test_labels__bytes_that_would_come_back_as_text_are_refused(labels):
 
 BIG = 2**60 + np.arange(N)
 LARGE = {
-    "integers": lambda place: (np.stack([BIG, np.arange(N)], 1), "'column 0'"),
-    "unsigned": lambda place: (np.stack([BIG, BIG], 1).astype("u8"), "'column 0', 'column 1'"),
-    "negative": lambda place: (-BIG[:, None], "'column 0'"),
-    "sparse": lambda place: (scipy.sparse.csr_array([[0, 2**60], [1, 0]] * 6), "'column 1'"),
-    "dask": lambda place: (da.from_array(BIG[:, None], 4), "'column 0'"),
-    "frame": lambda place: (pd.DataFrame({"id": BIG, "b": np.arange(N) / 2}), "'id'"),
-    "table": lambda place: (pd.DataFrame({"id": BIG, "b": ["u", "v"] * 6}), "'id'"),
+    "unsigned": (np.stack([BIG, BIG], 1).astype("u8"), "'column 0', 'column 1'"),
+    "negative": (-BIG[:, None], "'column 0'"),
+    "sparse": (scipy.sparse.csr_array([[0, 2**60], [1, 0]] * 6), "'column 1'"),
+    "dask": (da.from_array(BIG[:, None], 4), "'column 0'"),
+    "table": (pd.DataFrame({"id": BIG, "b": ["u", "v"] * 6}), "'id'"),
 }
 
 
-@pytest.mark.parametrize("form", LARGE)
-def test_ingest__columns_of_rounded_integers_are_named_once(tmp_path, caplog, form):
-    X, named = LARGE[form](tmp_path)
+@pytest.mark.parametrize(("X", "named"), LARGE.values(), ids=LARGE)
+def test_ingest__columns_of_rounded_integers_are_named_once(caplog, X, named):
     ingest_arrays(X, np.arange(N) % 2, MemoryStore(), chunk_rows=5)
     assert caplog.text.count("are rounded to 16 digits") == 1
     assert f"are rounded to 16 digits in {named}. Subtract" in caplog.text
@@ -370,12 +360,6 @@ def test_ingest__rounded_integers_of_targets_and_files_are_named(tmp_path, caplo
     ingest_arrays(np.eye(N) * (2**53 - 1), None, MemoryStore())
     told = [record.args[0] for record in caplog.records if "are rounded" in record.msg]
     assert told == ["'id'", "'t'", "'target'"]
-
-
-def test_dask_labels__row_is_that_of_the_whole_table():
-    labels = da.from_array(np.array(["a"] * 9 + [None], dtype=object), 4)
-    with pytest.raises(DataError, match="y has no label in row 9"):
-        ingest_arrays(da.zeros((10, 2), chunks=5), labels, MemoryStore())
 
 
 @pytest.mark.parametrize(
@@ -399,29 +383,17 @@ def test_ingest_arrays__columns_in_memory_next_to_dask_rows(columns):
     assert there.n_unlabelled == here.n_unlabelled == 3 * (unlabelled is not None)
 
 
-@pytest.mark.parametrize("bad", [0.5, np.nan, np.inf, 2.0**53, -(2.0**53), -(2.0**64)])
-def test_to_labels__floats_that_are_not_int64(bad):
-    with pytest.raises(DataError, match=r"y has the label .* in row 12 \(the first is 0\)"):
-        to_labels(np.array([1.0, 2.0, bad]), "y", first_row=10)
-
-
-def test_to_labels__limits():
-    limits = np.array([1 - 2.0**53, 2.0**53 - 1])
-    np.testing.assert_array_equal(to_labels(limits, "y"), [1 - 2**53, 2**53 - 1])
-    assert to_labels(np.array([2**63 - 1], dtype=np.uint64), "y")[0] == 2**63 - 1
-    with pytest.raises(DataError, match=r"label 9223372036854775808 in row 0"):
-        to_labels(np.array([2**63], dtype=np.uint64), "y")
-
-
-def test_checked_mark__has_the_type_of_labels():
-    whole = ("-1", -1), (-1.0, -1), ("nan", NO_LABEL), (NO_LABEL, NO_LABEL), (2**60 + 1, 2**60 + 1)
-    for given, mark in whole:
-        assert checked_mark(given, INT64, None) == mark
-    assert checked_mark(-1, STRING, None) == "-1"
-    assert checked_mark("1e3", FLOAT64, ("t",)) == 1000
-    for given in ("0.5", "inf", "1e300", "none"):
-        with pytest.raises(ParameterError, match="labels are numbers"):
-            checked_mark(given, INT64, None)
+def test_labels__numbers_that_are_not_int64_are_refused():
+    limits = {
+        (1 - 2**53, 2**53 - 1): np.array([1 - 2.0**53, 2.0**53 - 1]),
+        (0, 2**63 - 1): np.array([0, 2**63 - 1], dtype=np.uint64),
+    }
+    for classes, labels in limits.items():
+        assert ingest_arrays(np.eye(2), labels, MemoryStore()).classes.tolist() == [*classes]
+    beyond = (np.inf, 2.0**53, -(2.0**53), -(2.0**64), np.uint64(2**63))
+    for bad in beyond:
+        with pytest.raises(DataError, match=r"label .* in row 1"):
+            ingest_arrays(np.eye(2), np.array([1, bad], dtype=type(bad)), MemoryStore())
 
 
 RNG = np.random.default_rng(0)
@@ -461,7 +433,7 @@ def test_ingest__masked_values_are_missing(ingest):
         imputed.take(np.array([47]))[0, ::2], np.median(X[~MASK], axis=0), atol=1e-12
     )
     unlabelled = ingest(X, masked(Y), MemoryStore(), unlabelled="nan")
-    assert unlabelled.y[47] == NO_LABEL
+    assert unlabelled.codes()[47] == -1
     whole = ingest(np.ma.array(X), np.ma.array(Y), MemoryStore())
     assert whole.fingerprint == ingest(X, Y, MemoryStore()).fingerprint
 
