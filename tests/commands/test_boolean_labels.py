@@ -5,19 +5,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 import zarr
-from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
-    evaluate_dataset,
     fit_dataset,
-    predict_dataset,
-    predict_scene,
     refresh_run,
-    update_run,
 )
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
 from tests.cli.program import succeed
@@ -50,38 +44,6 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     evaluation = json.loads(succeed("evaluate", run, data, "--json", "--workers", 0))
     assert evaluation["classes"] == [False, True]
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
-
-
-def test_scene__labels_are_mapped_as_true_and_false(tmp_path):
-    scene = xr.Dataset({"rows": (("pixel", "band"), X), "y": ("pixel", TRUTH)})
-    scene.to_zarr(tmp_path / "scene.zarr", zarr_format=2)
-    place, named = tmp_path / "scene.zarr", {"variable": "rows", "feature_dim": "band"}
-    dataset = ingest_file(place, MemoryStore(), **named, label="y")
-    assert dataset.classes.dtype == bool
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE).location
-    predict_scene(run, place, tmp_path / "map", ENGINE, **named)
-    mapped = xr.open_zarr(tmp_path / "map")["label"]
-    assert mapped.attrs["flag_meanings"] == "False True"
-    assert np.mean(mapped.to_numpy() == TRUTH) > 0.9
-
-
-@pytest.mark.slow
-def test_models_and_datasets_of_numbers_and_truth_go_together(tmp_path):
-    truth, numbers = (
-        ingest_arrays(X, labels, tmp_path / name)
-        for name, labels in (("truth", TRUTH), ("numbers", TRUTH.astype(int)))
-    )
-    assert truth.fingerprint == numbers.fingerprint
-    found = []
-    for place, own, other in (("a", truth, numbers), ("b", numbers, truth)):
-        run = fit_dataset(own, tmp_path / place, PARAMS, ENGINE)
-        found += [evaluate_dataset(run.location, each, ENGINE).n_errors for each in (own, other)]
-        later = ingest_arrays(X[:50] + 0.01, TRUTH[:50], MemoryStore())
-        assert update_run(run.location, later, ENGINE)["n_rows"] == 50
-        predict_dataset(run.location, later, tmp_path / f"{place}.parquet", ENGINE)
-        dtype = pd.read_parquet(tmp_path / f"{place}.parquet")["prediction"].dtype
-        assert dtype.kind == ("b" if place == "a" else "i")
-    assert len({*found}) == 1
 
 
 @pytest.mark.fast_cases(1)

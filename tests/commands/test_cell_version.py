@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import WorseModelError
@@ -152,19 +152,6 @@ def test_update__the_range_of_targets_grows_with_added_rows(tmp_path):
         held = held if rows is None else np.concatenate([held, rows])
         expected = [Y[held].min(axis=0), Y[held].max(axis=0)]
         np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
-
-
-@pytest.mark.slow
-def test_update_cells__refreshed(tmp_path):
-    rows = table("classes")
-    first, second = parts(rows, 250)
-    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
-    update_run(run.location, write(tmp_path / "second", *second), ENGINE)
-    refresh_run(run.location, [], ENGINE)
-    model = Model.load(run.location)
-    assert (model.n_cells, model.cells.n_rows.sum()) == (4, 400)
-    update_run(run.location, write(tmp_path / "third", *table("classes", seed=9)), ENGINE)
-    assert Model.load(run.location).cells.n_rows.sum() == 800
 
 
 @pytest.mark.slow

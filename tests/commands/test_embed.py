@@ -16,7 +16,6 @@ from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DataError,
-    MemoryBudgetError,
     NRBFNError,
     ParameterError,
     RunMismatchError,
@@ -24,7 +23,6 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
@@ -73,13 +71,9 @@ def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
     assert "The first two coordinates of 200 rows" in (tmp_path / "page.html").read_text()
 
 
-def test_embed__the_basis_of_a_fit_with_labels_and_one_that_is_given():
-    X, y = spirals(200)
-    sknn = embed(write_table(MemoryStore(), X, y), replace(PARAMS, basis="sknn"))
-    assert "neighbors" in sknn.stages
-    params = given_basis(replace(PARAMS, basis_size=None), X[:50])
-    given = embed(table(), params, basis=X[:50])
-    np.testing.assert_array_equal(Model.load(given.location).basis, X[:50])
+def test_embed__the_basis_of_a_fit_with_labels():
+    labelled = write_table(MemoryStore(), *spirals(200))
+    assert "neighbors" in embed(labelled, replace(PARAMS, basis="sknn")).stages
 
 
 def test_embed__predictions_are_the_coordinates(tmp_path):
@@ -120,18 +114,6 @@ def test_embed__refuses_at_once(changes, error, message):
     with pytest.raises(error, match=message):
         fit_dataset(table(), place, replace(PARAMS, **changes), CountingEngine(0), embeds=True)
     assert not place._store_dict
-
-
-def test_embed__a_basis_beyond_the_memory():
-    engine = InlineEngine(memory_bytes=2**30)
-    with pytest.raises(MemoryBudgetError, match="components"):
-        fit_dataset(
-            table(n_rows=20_000),
-            MemoryStore(),
-            replace(PARAMS, basis_size=15_000),
-            engine,
-            embeds=True,
-        )
 
 
 def test_embed__a_run_is_of_one_kind():

@@ -82,13 +82,6 @@ def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
     )
 
 
-def test_predict__what_a_group_cannot_hold(tmp_path, model):
-    dataset = write(spirals(150)[0], NUMBERS)
-    for option in ({"skip_bad": True}, {"kept": pa.table({"a": [1]}).to_reader()}):
-        with pytest.raises(ParameterError, match=r"not a \.csv or \.parquet file"):
-            predict_dataset(model, dataset, tmp_path / "out", InlineEngine(), **option)
-
-
 @pytest.mark.parametrize("name", ["row", "prediction"])
 def test_predict__kept_columns_have_names_of_their_own(tmp_path, model, name):
     kept = pa.table({name: np.arange(150)}).to_reader()

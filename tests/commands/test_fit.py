@@ -24,7 +24,6 @@ from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.neighbors.plan import SearchedRows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -109,21 +108,6 @@ def test_fit__duplicates_and_a_constant_column():
     neighbors = run.read("neighbors/indices")
     assert not np.any(neighbors == np.arange(300)[:, None])
     assert np.all(run.read("neighbors/distances") == 0.0)
-
-
-def test_fit__resuming_keeps_finished_parts(caplog):
-    X, y = spirals(200)
-    dataset = write_table(MemoryStore(), X, y)
-    place = MemoryStore()
-    params = FitParams(alpha=1e-4, n_parts=4)
-    # Four parts each of columns, neighbors, confidence and width, codes, basis, two of moments.
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, params, CountingEngine(4 * 4 + 2 + 2))
-    run = Run.open(place)
-    assert set(run.finished_parts("moments")) == {range(1), range(1, 2)}
-    caplog.set_level("INFO", logger="dask_nrbfn")
-    fit_dataset(dataset, place, params, InlineEngine())
-    assert "moments: 2 of 4 parts found" in caplog.text
 
 
 DYING_FIT = """

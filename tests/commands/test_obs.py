@@ -21,7 +21,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.model import Model
 from tests.cells import drawn_cells, read_cells, write_cells
 from tests.cli.program import refuse, succeed
 
@@ -140,20 +139,6 @@ def test_obs__no_column(fitted, to):
         annotate(fitted, "types", place, to)
 
 
-@pytest.mark.slow
-def test_obs__over_a_url(fitted, tmp_path):
-    import fsspec
-
-    fs = fsspec.filesystem("memory")
-    fs.put(str(fitted / "cells3.zarr"), "/named/cells.zarr", recursive=True)
-    try:
-        annotate(fitted, "types", "memory://named/cells.zarr")
-        fs.get("/named/cells.zarr", str(tmp_path / "cells.zarr"), recursive=True)
-    finally:
-        fs.rm("/named", recursive=True)
-    assert read_cells(tmp_path / "cells.zarr").obs["predicted"].notna().all()
-
-
 def test_obs__no_cells(fitted, tmp_path):
     in_file = write_cells(CELLS, tmp_path / "cells.h5ad")
     for other in (fitted / "types-data", in_file):
@@ -184,12 +169,3 @@ def test_program__one_place_for_predictions(fitted, tmp_path):
         assert problem == "OUT and --to are both given, or neither of them."
     problem, _ = refuse("predict", run, place, "--to", "obs/predicted", "--scores")
     assert "--scores is given" in problem
-
-
-@pytest.mark.slow
-def test_program__update_with_new_cells(fitted, tmp_path):
-    place = shutil.copytree(fitted / "cells2.zarr", tmp_path / "cells.zarr")
-    run = shutil.copytree(fitted / "types", tmp_path / "run")
-    zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"][:] += 1
-    succeed("update", run, place, *INLINE)
-    assert Model.load(run).read_as == {"x": "obsm/X_pca", "y": "obs/cell_type"}

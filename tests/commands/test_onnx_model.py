@@ -133,15 +133,6 @@ def test_onnx__numbers_and_coordinates(name, fitting_error):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("features", FEATURES)
-def test_onnx__float32(kernel, features):
-    model, rows = drawn(kernel=kernel, features=features, scale="standard")
-    # Rows as float32 has them, without those on a basis row.
-    rows = rows[30:54].astype(np.float32)
-    check(model, rows, dtype="float32", tolerance=2e-4)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
 def test_onnx__plain_activations_underflow_in_float32_where_they_do_in_predict(kernel):
     model, _ = drawn(kernel=kernel, features="plain")
     rng = np.random.default_rng(0)

@@ -4,10 +4,8 @@ import json
 import shutil
 from dataclasses import asdict, fields, replace
 
-import numpy as np
 import pytest
 
-from dask_nrbfn.commands import plan
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, read_rates
 from dask_nrbfn.engine import EngineOptions, InlineEngine
@@ -106,13 +104,9 @@ def test_plan_on_options__rows_like_those_at_hand(dataset, tmp_path, rates, neig
 
 
 @pytest.mark.slow
-def test_plan_on_options__measures_where_no_rates_are_given(dataset, monkeypatch):
-    # On few rows a call would take longer than its work.
-    pair_rate, seen = plan._pair_rate, []
-    monkeypatch.setattr(plan, "_pair_rate", lambda X, k: seen.append(X) or pair_rate(X, k))
+def test_plan_on_options__measures_where_no_rates_are_given(dataset):
     options = EngineOptions(workers=2, threads=8, memory="4GiB")
     planned = plan_on_options(dataset, PARAMS, options)
-    assert len(np.unique(*seen, axis=0)) == 2 * plan._ROWS
     assert all(rate > 0 for rate in asdict(planned.rates).values())
     assert (planned.n_workers, planned.threads) == (2, 8)
 
@@ -140,11 +134,6 @@ def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
         *("--workers", 64, "--threads", 16, "--memory", "8GiB"),
     )
     out = json.loads(succeed(*arguments, "--rates", rates, "--json"))
-    names = ["columns", "neighbors", "recall", "confidence", "basis", "width", "moments"]
-    assert [stage["stage"] for stage in out["stages"]] == [
-        *names,
-        *("path", "validation", "weights", "model"),
-    ]
     for stage in out["stages"]:
         assert {"flops", "bytes", "read_bytes", "written_bytes", "seconds"} <= stage.keys()
     assert out["seconds"] == pytest.approx(sum(s["seconds"] for s in out["stages"]), abs=0.1)

@@ -94,9 +94,13 @@ def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
     update_run(run.location, rows[2], InlineEngine())
     update_run(run.location, rows[0], InlineEngine(), forget=True)
     assert describe_run(Run.open(run.location))["n_rows"] == 240
-    with pytest.raises(WorseModelError):
+    digest = Model.load(run.location).digest()
+    with pytest.raises(WorseModelError, match="the old model is kept"):
         refresh_run(run.location, [], InlineEngine(), judge=Judge(rows[0], 0.0))
-    assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
+    assert Model.load(run.location).digest() == digest
+    refreshed = refresh_run(run.location, [], InlineEngine(), judge=Judge(rows[0], 0.3))
+    assert 0 <= refreshed.attributes["refresh"]["error_rate"] <= 0.3
+    assert refreshed.n_rows == 240
 
 
 @pytest.mark.slow
@@ -131,20 +135,6 @@ def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
     assert rest.done.total() <= whole.done.total() - n_tasks + 1
     assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
     assert hidden(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
-    before = Model.load(run.location).digest()
-    X, y = rows[2].X[:], rows[2].y[:]
-    wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
-    with pytest.raises(WorseModelError, match="the old model is kept"):
-        refresh_run(run.location, [wrong], InlineEngine(), judge=Judge(rows[2], 0.3))
-    assert Model.load(run.location).digest() == before
-    assert describe_run(Run.open(run.location))["version"] == 1
-    assert hidden(tmp_path) == []
-    refresh_run(run.location, rows, InlineEngine(), judge=Judge(rows[2], 0.3))
-    assert 0 <= Run.open(run.location).attributes["refresh"]["error_rate"] <= 0.3
 
 
 @pytest.mark.slow
@@ -245,13 +235,15 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
     assert hidden(tmp_path) == []
 
 
-def test_refresh_run__needs_a_model(tmp_path, rows):
+def test_update_and_refresh__need_a_model(tmp_path, rows):
     with pytest.raises(StoppedError):
         fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
-    with pytest.raises(DamagedDataError, match="has no model yet"):
-        refresh_run(tmp_path / "half", [], InlineEngine())
-    with pytest.raises(MissingDataError):
-        refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
+    for change in (refresh_run, update_run):
+        given = [] if change is refresh_run else rows[1]
+        with pytest.raises(DamagedDataError, match="has no model yet"):
+            change(tmp_path / "half", given, InlineEngine())
+        with pytest.raises(MissingDataError):
+            change(tmp_path / "nowhere" / "run", given, InlineEngine())
     assert not (tmp_path / "nowhere").exists()
 
 

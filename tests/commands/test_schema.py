@@ -10,7 +10,7 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import Scaling
@@ -22,7 +22,6 @@ from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, stored_rows, write_rows
-from tests.sites import write_site
 from tests.storage.written import write_dataset
 
 N = 120
@@ -88,16 +87,6 @@ def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
         models.append(Model.load(run.location))
     np.testing.assert_array_equal(models[0].weights, models[1].weights)
     assert models[1].schema == FILLED
-
-
-@pytest.mark.slow
-def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
-    run = Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
-    site = write_site(
-        run, tmp_path / "site", *map(Dataset.open, (fitted / "data", fitted / "more"))
-    )
-    merged = merge_runs(run.location, site.location, ENGINE)
-    assert merged["n_rows"] == 40
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.storage.dataset import Dataset
-from tests.cli.program import refuse, succeed
+from tests.cli.program import succeed
 
 TEXT = "who,a,c,y\n" + "".join(
     f"r{i},{'?' if i % 9 == 0 else i / 4},{'pqr'[i % 3]},{'uv'[i % 2]}\n" for i in range(40)
@@ -43,13 +43,6 @@ def test_program__says_what_the_columns_are(table, tmp_path):
     out = succeed("ingest", table, tmp_path / "data", *options, "--overwrite", "--json")
     schema = Dataset.open(tmp_path / "data").schema
     assert Schema.of_record(json.loads(out)["schema"]) == schema
-
-
-def test_program__gap_is_named_with_its_remedy(table, tmp_path):
-    problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
-    assert problem == f"{table} has no value in some rows of a column: 'a' 5."
-    assert fix.startswith("Pass --missing impute to fill in missing features, or leave out")
-    assert "texts such as NA and None mark a missing value; pass --missing-values '' if" in fix
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):

@@ -111,7 +111,7 @@ def write_labels(path, labels, mark):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mark", ["", "none"])
+@pytest.mark.parametrize("mark", ["none"])
 def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
     monkeypatch.chdir(tmp_path)
     write_labels(tmp_path / "rows.csv", MARKED, mark)

@@ -42,16 +42,6 @@ def predictions(true, predicted, r2=(0.9,)):
     return [*drawn(finished(evaluation=evaluation))]
 
 
-def test_charts__of_classes(tuned):
-    found = FinishedRun.of(tuned)
-    captions = [*drawn(found)]
-    assert captions[:2] == [
-        "Held-out rows: percent of each true class by predicted label.",
-        "Held-out rows: probability of a right label, in bins of equal numbers of rows.",
-    ]
-    assert captions[-1].startswith("Confidence: ")
-
-
 @pytest.mark.parametrize(("n_classes", "n_charts"), [(2, 1), (31, 0)])
 def test_confusion_chart__any_number_of_classes(n_classes, n_charts):
     counts = np.vstack([np.eye(n_classes), np.zeros(n_classes)])

@@ -79,25 +79,12 @@ def test_run_table__has_no_options_of_a_given_basis():
 
 
 def test_tuning_table__marks_what_was_chosen(tuned):
-    combinations, finals, penalties, *_ = tuning_table(tuned).split("\n\n")
-    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15, in ")
-    assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
-    assert finals.startswith(
-        "3 combinations compared on 300 rows with a basis of 15; linear model: "
-    )
-    (marked,) = [line for line in finals.splitlines() if line.startswith("*")]
-    params = tuned.chosen_params
-    assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
-    (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
-    validation = tuned.stages["validation"]
-    (judged,) = [each for each in validation["path"] if each["alpha"] == params.alpha]
-    assert marked.split() == [
-        "*",
-        f"{params.alpha:g}",
-        f"{100 * validation['error_rate']:.2f}",
-        "%",
-        f"{judged['log_loss']:.4g}",
-    ]
+    _, finals, penalties, *_ = tuning_table(tuned).split("\n\n")
+    params, validation = tuned.chosen_params, tuned.stages["validation"]
+    (marked,) = [line.split() for line in finals.splitlines() if line.startswith("*")]
+    assert marked[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
+    (marked,) = [line.split() for line in penalties.splitlines() if line.startswith("*")]
+    assert marked[1:3] == [f"{params.alpha:g}", f"{100 * validation['error_rate']:.2f}"]
 
 
 def test_tuning_table__compares_with_the_best_of_the_same_round(altered, tuned):
@@ -124,13 +111,10 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
 
 
 def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):
-    confused, of_classes = tuning_table(tuned).split("\n\n")[-2:]
-    title, header, *lines = of_classes.splitlines()
-    assert title == "Held-out rows: precision, recall and F1 of each class"
-    assert header.split() == ["class", "precision", "recall", "f1", "support"]
+    *_, confused, of_classes = tuning_table(tuned).split("\n\n")
     best = read_held_out_confusion(tuned)
-    assert [float(line.split()[-1]) for line in lines] == best.sum(axis=1).tolist()
-    title, _, *lines = confused.splitlines()
-    assert title == "Held-out rows: the most frequent confusions"
+    supports = [float(line.split()[-1]) for line in of_classes.splitlines()[2:]]
+    assert supports == best.sum(axis=1).tolist()
     wrong = np.sort((best * (1 - np.eye(3))).ravel())[::-1]
-    assert [float(line.split()[-3]) for line in lines] == wrong[wrong > 0].tolist()
+    counts = [float(line.split()[-3]) for line in confused.splitlines()[2:]]
+    assert counts == wrong[wrong > 0].tolist()
