@@ -1,7 +1,5 @@
 """Frames of any library are fitted and predicted as they are: text, categories, dates, gaps."""
 
-import logging
-
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -251,18 +249,6 @@ def test_frames__rows_of_weight_0_fill_no_gaps(table):
     expected = clone(NETWORK).fit(frame[20:], labels[20:])
     assert found.schema_ == expected.schema_
     np.testing.assert_array_equal(found.predict(frame), expected.predict(frame))
-
-
-def test_frames__categories_that_training_did_not_have_are_logged(table, network, caplog):
-    frame, _ = table
-    with caplog.at_level(logging.WARNING, "dask_nrbfn"):
-        caplog.clear()
-        network.predict(frame)
-        assert caplog.records == []
-        network.predict(frame.assign(sex=["d"] * (N - 1) + ["e"]))
-    (record,) = caplog.records
-    expected = "X: column sex has a category that training did not have in 60 rows"
-    assert record.getMessage() == expected
 
 
 def test_missing__is_imputed_by_default_if_the_fit_has_gaps(table):

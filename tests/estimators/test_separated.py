@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_circles, make_moons
+from sklearn.datasets import make_moons
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
@@ -15,10 +15,6 @@ from tests.tables import write_table
 
 def moons(rng):
     return make_moons(900, noise=0.05, random_state=0)
-
-
-def circles(rng):
-    return make_circles(900, noise=0.03, factor=0.5, random_state=0)
 
 
 def two_spirals(rng):
@@ -78,18 +74,10 @@ def rare(rng):
     return X, own == 0
 
 
-def standardized(rng):
-    X, y = moons(rng)
-    X = np.column_stack([(X - X.mean(axis=0)) / X.std(axis=0), rng.normal(0, 0.3, (900, 5))])
-    return X, y
-
-
 TABLES = {
     "moons": moons,
-    "eight groups": lambda rng: of_classes(groups(rng, 8, 2), 2),
     "one-hot": one_hot,
     "twenty groups": lambda rng: of_classes(groups(rng, 20, 5, 0.5), 4),
-    "circles": circles,
     "spirals": two_spirals,
     "board": board,
     "exclusive or": exclusive_or,
@@ -99,7 +87,6 @@ TABLES = {
     "categories": categories,
     "units": units,
     "rare": rare,
-    "standardized": standardized,
 }
 
 
