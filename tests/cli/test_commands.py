@@ -70,28 +70,6 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
     assert missing.stderr.splitlines()[-2].startswith("error: there is no")
 
 
-def test_cli__bad_sources(tmp_path):
-    out = tmp_path / "data"
-    problem, _ = refuse("ingest", tmp_path / "nothing.csv", out)
-    assert "nothing.csv" in problem
-    np.savez(tmp_path / "bad.npz", X=np.ones((1000, 2)), y=np.ones(900, int))
-    assert refuse("ingest", tmp_path / "bad.npz", out) == (
-        "y has 900 rows but X has 1000.",
-        "Write y with one label per row of X.",
-    )
-    assert not out.exists()
-
-
-def test_cli__nothing_is_overwritten_without_the_option(tmp_path, csv, dataset):
-    assert "exists" in refuse("ingest", csv, dataset, "--label", "kind")[0]
-    succeed("ingest", csv, dataset, "--label", "kind", "--overwrite")
-    (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "thesis.txt").write_text("mine")
-    problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
-    assert "papers exists, but is not a dask_nrbfn.dataset" in problem
-    assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
-
-
 def test_cli__places(tmp_path, csv, dataset):
     assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
     assert "is the input" in refuse("fit", dataset, dataset, "--workers", 0)[0]

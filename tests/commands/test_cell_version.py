@@ -12,7 +12,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import WorseModelError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.sites import write_site
 from tests.tables import spirals, surfaces, write_table
 
@@ -131,42 +130,6 @@ def test_update_cells__a_site_is_merged(targets):
     record = merge_runs(run.location, site.location, ENGINE)
     assert record["n_rows"] == 150
     close(Model.load(run.location).scores(further), naive_scores(run, rows, further))
-
-
-@pytest.mark.slow
-def test_update__the_range_of_targets_grows_with_added_rows(tmp_path):
-    X, Y, _ = table("numbers")
-    places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
-    for name, rows in zip(("first", "merged", "added"), places, strict=True):
-        at[name] = write(tmp_path / name, X[rows], Y[rows])
-    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=None), ENGINE)
-    site = write_site(run, tmp_path / "site", at["first"], at["merged"])
-    held = places[0]
-    for change, rows in (
-        (lambda: None, None),
-        (lambda: update_run(run.location, at["added"], ENGINE), places[2]),
-        (lambda: merge_runs(run.location, site.location, ENGINE), places[1]),
-        (lambda: update_run(run.location, at["added"], ENGINE, forget=True), None),
-    ):
-        change()
-        held = held if rows is None else np.concatenate([held, rows])
-        expected = [Y[held].min(axis=0), Y[held].max(axis=0)]
-        np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
-
-
-@pytest.mark.slow
-def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
-    rows = table("classes")
-    first, second = parts(rows, 250)
-    dataset = write(tmp_path / "first", *first)
-    added = write(tmp_path / "second", *second)
-    digests = []
-    for name, engine in (("here", ENGINE), ("there", two_workers)):
-        run = fit_dataset(dataset, tmp_path / name, PARAMS, engine)
-        update_run(run.location, added, engine)
-        digests.append(Model.load(run.location).digest())
-    assert digests[0] == digests[1]
-    assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
 
 
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):

@@ -15,7 +15,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
-    MemoryBudgetError,
     MissingDataError,
     ParameterError,
     RunMismatchError,
@@ -253,19 +252,6 @@ def test_fit__bad_tables_are_refused_before_any_task():
         message = refused(ParameterError, table, FitParams(basis_size=size), idle)
         assert message.startswith(f"basis_size is {size}.")
         assert "3 to 30" in message
-
-
-def test_fit__budget_is_checked_before_any_task():
-    X, y = spirals(3000)
-    table = write_table(MemoryStore(), X, y)
-    tight = CountingEngine(0)
-    tight.memory_bytes = 400 * 2**20
-    message = refused(MemoryBudgetError, table, FitParams(basis_size=2900), tight)
-    assert "basis_size: from 2900 basis rows to at most" in message
-    assert "workers have 400.00 MiB" in message
-    allowed = int(message.split("at most ")[1].split(",")[0])
-    with pytest.raises(StoppedError):
-        fit_dataset(table, MemoryStore(), FitParams(basis_size=allowed), tight)
 
 
 @pytest.mark.parametrize(

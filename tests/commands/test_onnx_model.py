@@ -13,14 +13,13 @@ from scipy.sparse import csr_array
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands import onnx_model
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import refuse, succeed
+from tests.cli.program import succeed
 from tests.tables import spirals, write_table
 
 KERNELS = FitParams.options()["kernel"].choices
@@ -242,17 +241,6 @@ def test_export__a_run(run, tmp_path):
     assert (card["n_basis"], card["classes"], card["digest"]) == (20, [0, 1, 2], model.digest())
     assert card["params"]["basis_size"] == 20
     assert card["versions"]["dask-nrbfn"] == proto.producer_version
-
-
-def test_export__replaces_nothing_unasked(run, tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_text("mine")
-    fix = "Give another path, or set --overwrite to replace the file."
-    assert refuse("export", run, path)[1] == fix
-    assert path.read_text() == "mine"
-    succeed("export", run, path, "--overwrite", "--dtype", "float32")
-    with pytest.raises(ExistsError):
-        export_onnx(run, path)
 
 
 def test_to_onnx__an_estimator(tmp_path):

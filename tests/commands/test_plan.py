@@ -111,12 +111,6 @@ def test_plan_on_options__measures_where_no_rates_are_given(dataset):
     assert (planned.n_workers, planned.threads) == (2, 8)
 
 
-def test_plan_on_options__of_what_cannot_be_fitted(dataset):
-    for n_rows, problem in ((0, "n_rows is 0"), (30, "basis_size is 40")):
-        with pytest.raises(ParameterError, match=problem):
-            plan_on_options(dataset, PARAMS, EngineOptions(workers=0), n_rows=n_rows)
-
-
 def test_read_rates__wrong_files(tmp_path):
     path, rates = tmp_path / "rates.json", asdict(RATES)
     changed = ({**rates, "pairs": 0}, {**rates, "pairs": "fast"})

@@ -36,7 +36,6 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
-from tests.storage.written import file_size_limit
 from tests.tables import spirals, surfaces, write_table
 
 NAMES = np.array(["a", "b", "ç"])
@@ -166,15 +165,6 @@ def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_
             predict_dataset(place / "run", dataset, out, engine)
     with pytest.raises(ParameterError, match="is not a local file"):
         predict_dataset(place / "run", dataset, "memory://out.csv", engine)
-
-
-@pytest.mark.parametrize("name", ["out", "out.csv", "out.parquet"])
-def test_predict__no_room(tmp_path, place, name):
-    # Scores that hardly compress.
-    dataset = write_table(MemoryStore(), np.random.default_rng(0).normal(size=(20_000, 4)))
-    with file_size_limit(8_000), pytest.raises(StorageError, match=f"{name} does not fit on"):
-        predict_dataset(place / "run", dataset, tmp_path / name, InlineEngine())
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("calibration", [None, Calibration(0.2), BIASED])

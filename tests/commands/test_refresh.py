@@ -190,12 +190,9 @@ def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
     text = write_table(tmp_path / "text", rows[0].X[:], rows[0].y[:].astype(str))
     with pytest.raises(DataError, match="labels of another type"):
         refresh_run(run.location, [rows[0], text], InlineEngine())
+    in_memory = fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine())
     with pytest.raises(ParameterError, match="store object"):
-        refresh_run(
-            fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine()).location,
-            [],
-            InlineEngine(),
-        )
+        refresh_run(in_memory.location, [], InlineEngine())
 
 
 @pytest.mark.slow
