@@ -12,12 +12,9 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 
 INLINE = ("--workers", 0)
@@ -25,7 +22,6 @@ PARAMS = FitParams(scale="standard", alpha=1e-6)
 
 
 def people(n_rows, seed=0):
-    """Return a table of a number, a category, a boolean, a date, an id, a note and a label."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -49,7 +45,6 @@ def write(place, frame):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Give a directory with a run on the rows of a CSV file."""
     place = tmp_path_factory.mktemp("files")
     options = {"label": "bought", "id": "person", "drop": ("note",), "categorical": ("code",)}
     source = open_source(write(place / "train.csv", people(150)), **options)

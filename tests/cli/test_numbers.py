@@ -18,7 +18,6 @@ NAMES = ["height", "size"]
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """Work in a directory with two datasets of numbers and a run of the first."""
     monkeypatch.chdir(tmp_path)
     for seed, name in enumerate("ab"):
         X, Y = surfaces(200, seed=seed)

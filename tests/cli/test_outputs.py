@@ -5,9 +5,7 @@ import shutil
 
 import pytest
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.params import FitParams
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, write_table
 

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
+from dask_nrbfn import Model, Run
 from dask_nrbfn.numeric import device
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, succeed
 from tests.stand_in_gpu import StandInGpu
 from tests.tables import spirals, write_table
@@ -24,8 +23,6 @@ def data(tmp_path_factory):
 
 
 class ClusterStartedError(Exception):
-    """Raised where a cluster would start."""
-
 
 def test_fit__starts_a_cluster_only_for_workers(data, tmp_path, monkeypatch):
     def start(**options):

@@ -82,7 +82,6 @@ class Network:
             process.wait(PATIENCE_S)
 
     def start(self, host, command, **options):
-        """Start a command on a host."""
         there = ["ip", "netns", "exec", self._namespace(host), *command]
         process = subprocess.Popen(there, **options)
         self._processes.append(process)

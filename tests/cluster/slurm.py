@@ -41,8 +41,6 @@ PartitionName=all Nodes=ALL Default=YES
 
 
 class Slurm:
-    """Its daemons, while the block runs."""
-
     def __init__(self, directory):
         self.directory = directory
         self.configuration = directory / "slurm.conf"
@@ -115,7 +113,6 @@ class Slurm:
         return (self.directory / "daemons.log").read_text()
 
     def run(self, *command, **options):
-        """Return the output of a command."""
         process = subprocess.run(
             command,
             env=self.environment,
@@ -129,8 +126,6 @@ class Slurm:
 
 
 class BatchJob:
-    """A job of two nodes, submitted in a directory."""
-
     def __init__(self, slurm, directory, script, *command):
         self._slurm, self.log = slurm, directory / "job.log"
         size = "--nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=4G --time=10"

@@ -29,7 +29,6 @@ def slurm(tmp_path_factory):
 
 @pytest.fixture
 def work(tmp_path):
-    """Give a directory with a dataset."""
     write_table(tmp_path / "data.zarr", *spirals(6000, n_features=8))
     return tmp_path
 

@@ -46,7 +46,6 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """Give a directory with a dataset, and the certificates of another cluster."""
     directory = tmp_path_factory.mktemp("work")
     write_table(directory / "data.zarr", *spirals(N_ROWS), chunk_rows=250)
     make_certificates(directory / "strange")

@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, merge_runs, update_run
 from dask_nrbfn.errors import WorseModelError
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
 from tests.sites import write_site
 from tests.tables import spirals, surfaces, write_table
 

@@ -8,12 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn import FitParams, InlineEngine, Model, describe, evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.fit import fit_dataset, refresh_run
-from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import Judge, update_run
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DataError,
     NRBFNError,
@@ -21,11 +18,9 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.model import Model
 from tests.cli.program import refuse, succeed
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine

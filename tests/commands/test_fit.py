@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_dataset, plan_fit
 from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
@@ -19,10 +17,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
-from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.neighbors.plan import SearchedRows
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError

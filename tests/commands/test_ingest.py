@@ -57,7 +57,6 @@ FORMS = [in_arrays, in_frames, in_dask_arrays, in_dask_frames, in_npz, in_csv]
 
 
 def columns_of(dataset):
-    """Return the targets and the weights of all rows."""
     blocks = list(dataset.blocks(0, dataset.n_rows, 7))
     return [np.concatenate([getattr(b, name) for b in blocks]) for name in ("targets", "weights")]
 

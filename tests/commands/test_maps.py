@@ -29,7 +29,6 @@ OPTIONS = ("--variable", "reflectance", "--feature-dim", "band", "--workers", 0)
 
 
 def fitted(scene, place, **options):
-    """Return the location of a run on the pixels of a scene."""
     dataset = ingest_file(scene, f"{place}-pixels", **options)
     return str(fit_dataset(dataset, place, PARAMS, InlineEngine()).location)
 

@@ -11,15 +11,11 @@ import pandas as pd
 import pytest
 import zarr
 
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.commands import predict as commands_predict
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.predict import predict_dataset, predict_obs
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from tests.cells import drawn_cells, read_cells, write_cells
 from tests.cli.program import refuse, succeed

@@ -10,15 +10,11 @@ import onnxruntime
 import pytest
 from scipy.sparse import csr_array
 
-from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_dataset
 from dask_nrbfn.commands import onnx_model
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
 from tests.cli.program import succeed
 from tests.tables import spirals, write_table
 
@@ -114,7 +110,6 @@ def test_onnx__the_largest_probability_is_that_of_the_label(loss, calibration):
 
 
 def numbers(**further):
-    """Return a model of two numbers, and rows."""
     rng = np.random.default_rng(5)
     names = ("a", "b")
     return drawn(classes=np.empty(0), target_names=names, intercept=rng.normal(size=2), **further)

@@ -6,11 +6,9 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn import EngineOptions, FitParams, InlineEngine, fit_dataset
 from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, read_rates
-from dask_nrbfn.engine import EngineOptions, InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.cost import Rates
 from tests.cli.program import refuse, run, succeed
 from tests.tables import spirals, write_table

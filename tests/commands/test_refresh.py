@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import Dataset, Judge, Model, Run, fit_dataset, given_basis, refresh_run, update_run
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
-from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -22,11 +21,7 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 

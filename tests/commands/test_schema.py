@@ -6,20 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
+from dask_nrbfn import Dataset, Model, Run, evaluate_dataset, fit_dataset, refresh_run, update_run
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, stored_rows, write_rows
 
 N = 120

@@ -3,9 +3,8 @@ import json
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.storage.dataset import Dataset
 from tests.cli.program import succeed
 
 TEXT = "who,a,c,y\n" + "".join(

@@ -11,10 +11,7 @@ import zarr
 from sklearn.metrics import r2_score
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn import FitParams, Model, describe, evaluate_dataset, fit_dataset, predict_dataset
 from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.memory import PROCESS_BYTES
@@ -29,10 +26,8 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.numeric.calibration import FIT_BYTES
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.storage.group import locked_run
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run, version_name
 from tests.reference import reference_activations, reference_distances
 from tests.sites import read_latest_moments, write_site
@@ -48,7 +43,6 @@ def close(found, expected, rtol=1e-10):
 
 
 def tables(n_tables=4, *, n_rows=150, weighted=False, **options):
-    """Write tables of distinct rows; return their datasets."""
     X, y = spirals(n_rows * n_tables)
     weights = np.random.default_rng(1).uniform(0.5, 3, len(X)) if weighted else None
     return [
@@ -94,7 +88,6 @@ def run_in(tmp_path, fitted):
 
 @pytest.fixture
 def stored(run_in):
-    """Give a run on the disk."""
     return run_in(None)
 
 
@@ -294,8 +287,6 @@ def test_update_run__killed_right_after_it_is_done_once(stored, rows, monkeypatc
 
 
 class BusyEngine(InlineEngine):
-    """Lets something happen after the first of several tasks."""
-
     def __init__(self, happens):
         super().__init__(n_workers=2)
         self.happens = happens
@@ -308,7 +299,6 @@ class BusyEngine(InlineEngine):
 
 
 def write_two_tasks(location):
-    """Write rows that two workers predict in a task each."""
     return write_table(location, *spirals(5000, seed=9))
 
 

@@ -7,9 +7,8 @@ import pytest
 import zarr
 from sklearn.datasets import make_swiss_roll
 
-from dask_nrbfn import DiffusionMap, NRBFNClassifier
+from dask_nrbfn import DiffusionMap, FitParams, NRBFNClassifier
 from dask_nrbfn.errors import NRBFNError, ParameterError
-from dask_nrbfn.params import FitParams
 from tests.tables import spirals, write_table
 
 

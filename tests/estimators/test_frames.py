@@ -83,7 +83,6 @@ def test_frames__same_table_of_every_library(table, network, form):
 
 
 def in_parts(values, index):
-    """Return values as a dask frame, or series, of three parts of several lengths."""
     parts = pd.Series(values, index=index) if isinstance(values, np.ndarray) else values
     return dd.from_pandas(parts, npartitions=3)
 

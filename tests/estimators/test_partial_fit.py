@@ -32,7 +32,6 @@ def begun():
 
 
 def network_of_first():
-    """Return a network of the first batch, as a file of pickle keeps it."""
     return pickle.loads(begun())
 
 

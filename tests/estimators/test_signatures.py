@@ -14,7 +14,6 @@ from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
 
 def defaults_of(estimator):
-    """Return the parameters of an estimator and their defaults."""
     parameters = inspect.signature(estimator).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters}
 

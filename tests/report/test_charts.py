@@ -6,10 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.evaluate import NumberEvaluation
-from dask_nrbfn.params import FitParams
+from dask_nrbfn import FitParams, NumberEvaluation
 from dask_nrbfn.report.charts import Charts
-from dask_nrbfn.report.finished import FinishedRun
 
 
 def drawn(finished):

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset, given_basis
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.console import run_table, tuning_table
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from tests.tables import spirals, write_table
 

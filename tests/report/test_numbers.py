@@ -1,7 +1,5 @@
 """Reports of runs whose targets are numbers."""
 
-import re
-
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
@@ -14,12 +12,12 @@ from tests.report.test_console import figures
 from tests.report.test_page import page_of
 from tests.tables import surfaces
 
+
 def listed(values):
     return ", ".join(f"{value:.6g}" for value in values)
 
 
 def metrics(true, predicted):
-    """Return R2, RMSE and MAE of every target."""
     kinds = (r2_score, root_mean_squared_error, mean_absolute_error)
     return [kind(true, predicted, multioutput="raw_values") for kind in kinds]
 

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, evaluate_dataset, fit_dataset
 from dask_nrbfn.errors import MissingDataError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.page import write_report
 from tests.report.conftest import LABELS
 from tests.schemas import stored_rows, write_rows
@@ -53,7 +50,6 @@ class Page(HTMLParser):
 
 
 def page_of(run, place, **options):
-    """Write a page; return what is in it."""
     write_report(run, place / "page.html", **options)
     return Page((place / "page.html").read_text(encoding="utf-8"))
 

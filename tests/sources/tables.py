@@ -15,7 +15,6 @@ N = 37
 
 
 def people():
-    """Return rows of a fraction, a category, a date and a label."""
     rng = np.random.default_rng(0)
     columns = {
         "size": rng.normal(size=N),

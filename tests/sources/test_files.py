@@ -23,7 +23,6 @@ FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npy"]
 
 
 def content(name):
-    """Bytes of a file of 60 rows."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(N, 2)), columns=["a", "b"]).assign(y=np.arange(N) % 3)
     file = io.BytesIO()
@@ -46,8 +45,6 @@ def options_of(name):
 
 
 class Whole(http.server.SimpleHTTPRequestHandler):
-    """Sends whole files only, as Python's own server does."""
-
     def log_message(self, *arguments):
         pass
 
@@ -58,8 +55,6 @@ class Whole(http.server.SimpleHTTPRequestHandler):
 
 
 class Parts(Whole):
-    """Sends the part of a file that is asked for."""
-
     def do_GET(self):
         wanted = self.headers.get("Range")
         if wanted is None:

@@ -17,8 +17,7 @@ import scipy.sparse
 from pyarrow import feather
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
+from dask_nrbfn import NRBFNClassifier, NRBFNRegressor, ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError
 
 N = 12

@@ -22,7 +22,6 @@ PACKINGS = [
 
 
 def read(place, **options):
-    """Return the source of a scene, and all of its rows, labels and ids."""
     source = open_source(place, **options)
     X, y, _, ids = zip(*source.blocks(30), strict=True)
     return source, np.concatenate(X), y[0] is not None and np.concatenate(y), np.concatenate(ids)

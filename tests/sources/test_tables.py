@@ -20,13 +20,9 @@ import pytest
 from pyarrow import csv, feather, parquet
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn import FitParams, InlineEngine, NRBFNClassifier, fit_dataset, opened_rows
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import open_source
 from tests.sources.tables import (
     N,
@@ -88,7 +84,6 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Give the dataset of people in a text file."""
     path = tmp_path_factory.mktemp("expected") / "d.csv"
     as_csv(people(), path)
     return ingest(path, label="y", chunk_rows=5)
@@ -450,7 +445,6 @@ def test_damage__gives_an_error_and_no_dataset(tmp_path, name, damage):
 
 @pytest.fixture
 def model(tmp_path):
-    """Give a run on a number, a category and a label."""
     text = "a,c,y\n" + "".join(f"{row / 4},{'pq'[row % 2]},{'uv'[row % 2]}\n" for row in range(40))
     dataset = ingest_text(tmp_path, text, label="y")
     fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=3), InlineEngine())

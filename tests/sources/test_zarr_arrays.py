@@ -7,14 +7,10 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import zarr_arrays
 from dask_nrbfn.storage.array import StoredRows
-from dask_nrbfn.storage.dataset import Dataset
 from tests.cli.program import refuse, succeed
 
 TEXT = np.dtypes.StringDType()

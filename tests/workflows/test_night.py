@@ -25,7 +25,6 @@ def first_night(tmp_path_factory):
 
 @pytest.fixture
 def place(first_night, tmp_path):
-    """A copy of a place after its first night."""
     shutil.copytree(first_night[0].directory, tmp_path / "place")
     return Place(tmp_path / "place")
 
