@@ -23,6 +23,8 @@ def data(tmp_path_factory):
 
 
 class ClusterStartedError(Exception):
+    """Raised where a cluster would start."""
+
 
 def test_fit__starts_a_cluster_only_for_workers(data, tmp_path, monkeypatch):
     def start(**options):

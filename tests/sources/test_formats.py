@@ -1,15 +1,12 @@
 import gzip
 import os
-from importlib import import_module
-from inspect import signature
 
 import numpy as np
 import pytest
 
-from dask_nrbfn import ingest_file
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.formats import FORMATS, is_query
+from dask_nrbfn.sources.formats import is_query
 from tests.schemas import FILLED
 
 
@@ -80,10 +77,3 @@ def test_is_query__by_its_first_word(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "from x").touch()
     assert not is_query("from x")
-
-
-def test_formats__every_line_has_its_module_and_known_options():
-    for each in FORMATS.values():
-        module = import_module(f"dask_nrbfn.sources.{each.module}")
-        assert callable(module.open_rows)
-        assert {*each.options} <= {*signature(ingest_file).parameters}
