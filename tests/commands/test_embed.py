@@ -91,17 +91,8 @@ def test_embed__predictions_are_the_coordinates(tmp_path):
     [
         ({"basis": "sknn"}, ParameterError, "basis=sknn needs class labels, but"),
         ({"features": "plain"}, ParameterError, "components is 3, but features is plain"),
-        (
-            {"basis_size": 3},
-            ParameterError,
-            r"but the basis has only 3 rows\. Set components to at most 2:",
-        ),
-        ({"basis_size": 201}, ParameterError, "basis_size is 201"),
-        (
-            {"components": 200, "basis_size": None},
-            DataError,
-            "X has n_samples = 200, too few for 200 coordinates",
-        ),
+        ({"basis_size": 3}, ParameterError, "Set components to at most 2"),
+        ({"components": 200, "basis_size": None}, DataError, "X has n_samples = 200, too few"),
     ],
 )
 def test_embed__refuses_at_once(changes, error, message):

@@ -126,8 +126,6 @@ def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
         *("--workers", 64, "--threads", 16, "--memory", "8GiB"),
     )
     out = json.loads(succeed(*arguments, "--rates", rates, "--json"))
-    for stage in out["stages"]:
-        assert {"flops", "bytes", "read_bytes", "written_bytes", "seconds"} <= stage.keys()
     assert out["seconds"] == pytest.approx(sum(s["seconds"] for s in out["stages"]), abs=0.1)
     # What it prints is what --rates reads.
     (tmp_path / "again.json").write_text(json.dumps(out))

@@ -503,17 +503,6 @@ def test_update_run__a_judge_keeps_the_old_model(tmp_path, stored, rows):
     assert record["error_rate"] == expected < 0.2
 
 
-def test_update_run__a_refresh_is_due_when_most_rows_came_later():
-    rows = tables(n_rows=400)
-    params = replace(PARAMS, basis_size=100)
-    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
-    records = [update(run, dataset) for dataset in rows[1:3]]
-    assert [record["reasons"] for record in records] == [
-        [],
-        ["the basis was chosen from 400 rows, and 800 were added since"],
-    ]
-
-
 def test_merge_runs__two_sites_are_one_fit(run, rows):
     site = write_site(run, MemoryStore(), rows[0], rows[1], rows[2])
     update(run, rows[3])

@@ -160,28 +160,20 @@ def test_sql__of_a_file(tmp_path, name):
 
 
 def test_sql__text_of_booleans_stays_text_as_without_a_query(tmp_path):
-    rows = "".join(
-        f"{row},{row / 4:.2f},{['No', 'Yes'][row % 2]},{['false', 'True'][row % 3 == 0]},"
-        f"{'often' if row % 2 else 'no'},{'uv'[row % 2]}\n"
-        for row in range(60)
-    )
-    path, queries = tmp_path / "d.csv", {}
-    path.write_text("id,n,paid,seen,how,y\n" + rows)
+    path, found = tmp_path / "d.csv", []
+    path.write_text("n,paid,seen,how\n" + "1,No,True,no\n2,Yes,false,often\n" * 30)
     for sql in (None, "FROM source WHERE seen OR NOT paid OR n >= 0"):
-        source = open_source(path, sql=sql, label="y", id="id")
+        source = open_source(path, sql=sql)
         kinds = {column.name: column.kind for column in source.schema.columns}
         kept = source.carried(["paid", "seen", "how"]).read_all().to_pylist()
-        queries[sql] = (kinds, kept, next(source.blocks(60)).X.tolist())
-    alone, of_query = queries.values()
-    assert alone == of_query
-    assert alone[0] == {"n": "number", "paid": "boolean", "seen": "boolean", "how": "category"}
-    assert alone[1][:2] == [
-        {"paid": "No", "seen": "True", "how": "no"},
-        {"paid": "Yes", "seen": "false", "how": "often"},
-    ]
+        found.append((kinds, kept, next(source.blocks(60)).X.tolist()))
+    assert found[0] == found[1]
+    kinds, (first, *_), _ = found[0]
+    assert kinds == {"n": "number", "paid": "boolean", "seen": "boolean", "how": "category"}
+    assert first == {"paid": "No", "seen": "True", "how": "no"}
     # A query may write other text in place of booleans.
     sql = "SELECT * REPLACE (CASE WHEN paid THEN 'fully' ELSE 'no' END AS paid) FROM source"
-    assert open_source(path, sql=sql).schema.columns[2].categories == ("fully", "no")
+    assert open_source(path, sql=sql).schema.columns[1].categories == ("fully", "no")
 
 
 def test_sql__that_is_no_query(tmp_path):
@@ -287,9 +279,8 @@ def test_names__in_another_unicode_form_or_with_blanks_are_explained(tmp_path, c
         ingest_text(tmp_path, f"{apart},y\n1,u\n2,v\n", schema=schema)
     form = re.search(r"unicodedata\S+ \S+\)\)", refused.value.remedy)[0]
     assert eval(form, {"unicodedata": unicodedata, "text": apart}) == composed
-    for labels in ([composed, apart], ["a", "a "]):
-        ingest_arrays(np.eye(2), labels, MemoryStore())
-    assert caplog.text.count("is a class of its own: it differs from another in blanks") == 2
+    ingest_arrays(np.eye(2), [composed, apart], MemoryStore())
+    assert "is a class of its own" in caplog.text
 
 
 def test_index__that_pandas_wrote_is_no_feature(tmp_path):
@@ -348,9 +339,7 @@ def test_lists__of_one_length_are_features(tmp_path):
     lists, of_one_length = pa.list_(pa.float64()), pa.list_(pa.float64(), 3)
     table = pa.table({"e": pa.array(X.tolist(), lists), "y": np.arange(N) % 2})
     parquet.write_table(table, tmp_path / "d.parquet")
-    with pytest.raises(
-        DataError, match=r"Column 'e' of .* has type DOUBLE\[\].*e::FLOAT\[LENGTH\]"
-    ):
+    with pytest.raises(DataError, match=r"'e' of .* has type DOUBLE\[\].*e::FLOAT\[LENGTH\]"):
         ingest(tmp_path / "d.parquet", label="y")
     sql = "SELECT * REPLACE (e::DOUBLE[3] AS e) FROM source"
     datasets = [
