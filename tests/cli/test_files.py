@@ -9,7 +9,6 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 import zarr
 
 from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset
@@ -168,20 +167,6 @@ def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     np.testing.assert_allclose(found[["score_no", "score_yes"]], scores, rtol=1e-9)
 
 
-@pytest.mark.slow
-def test_evaluate__a_matrix_without_labels(tmp_path):
-    X = sp.random_array((200, 300), density=0.05, format="csr", rng=0)
-    y = np.asarray(X.sum(axis=1)).ravel() > 7.5
-    sp.save_npz(tmp_path / "rows.npz", X)
-    np.save(tmp_path / "y.npy", y)
-    rows, run, labels = tmp_path / "rows", tmp_path / "run", tmp_path / "y.npy"
-    succeed("ingest", tmp_path / "rows.npz", rows, "--y", labels)
-    succeed("fit", rows, run, "--basis", "random", "--basis-size", 20, "--alpha", 1e-4, *INLINE)
-    evaluate = ("evaluate", run, tmp_path / "rows.npz", *INLINE)
-    assert refuse(*evaluate)[1].endswith("or the path of an .npy file as --y.")
-    succeed(*evaluate, "--y", labels)
-
-
 def test_predict__rows_that_are_bad(tmp_path, place):
     rows = people(90, seed=1).astype({"age": object})
     expected, _ = predicted(place, rows, tmp_path, *INLINE)
@@ -234,10 +219,6 @@ def test_refresh__reads_files_that_were_added_again(tmp_path, place):
     succeed("update", run, file, *INLINE)
     figures = json.loads(succeed("refresh", run, "--json", *INLINE))
     assert figures["n_rows"] == 240
-    write(file, people(90, seed=5))
-    problem, fix = refuse("refresh", run, *INLINE)
-    assert "rows.csv has other rows than those that" in problem
-    assert fix == "Give the datasets to fit."
     file.unlink()
     assert "rows.csv, which cannot be read" in refuse("refresh", run, *INLINE)[0]
     assert {each.name for each in tmp_path.iterdir()} == {"run"}

@@ -61,18 +61,6 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     assert "ingest --y" in fix
 
 
-def test_spelling__targets(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    arguments = ("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr")
-    problem, _ = refuse(*arguments, "--label", "a", "--target", "b")
-    assert problem.startswith("--label and --target")
-    _, fix = refuse(*arguments, "--target", "b,c")
-    assert fix == "Name an existing column with --target."
-    problem, _ = refuse(*arguments, "--target", "b", "--weights", "b")
-    assert problem.startswith("--weights=b ")
-    assert not (tmp_path / "data.zarr").exists()
-
-
 def test_spelling__an_option_is_its_name_in_python():
     """But for what only the command line has."""
     for command in commands.commands.values():

@@ -87,20 +87,6 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
     assert "was begun with --basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--folds", 1), "--folds is 1."),
-        (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
-        (("--basis-rules", ""), "--basis-rules is ''."),
-        (("--alphas", "0.1,a"), "--alphas is 'a'."),
-    ],
-)
-def test_cli_tune__bad_values(tmp_path, dataset, options, message):
-    assert refuse("tune", dataset, tmp_path / "run", *options)[0] == message
-    assert not (tmp_path / "run").exists()
-
-
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
     np.save(tmp_path / "good.npy", np.ones((3, 4)))
     np.save(tmp_path / "wide.npy", np.ones((3, 5)))

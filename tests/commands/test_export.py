@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import zarr
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, predict_dataset
@@ -49,14 +48,6 @@ def test_predict__joined_by_ids_and_kept_columns(monkeypatch, tmp_path, model, s
     assert found.columns.tolist() == ["row", "note", "prediction"]
     pd.testing.assert_frame_equal(found.drop(columns="prediction"), own, check_dtype=False)
     assert found["prediction"].tolist() == Model.load(model).scores(X).argmax(axis=1).tolist()
-
-
-def test_predict__ids_in_a_group(model):
-    out = MemoryStore()
-    predict_dataset(model, write(spirals(150)[0], TEXTS), out, InlineEngine())
-    group = zarr.open_group(out, mode="r")
-    assert group.attrs["id"] == "row"
-    assert group["ids"][:].tolist() == TEXTS.tolist()
 
 
 @pytest.mark.parametrize("suffix", READERS)

@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
-from tests.cli.program import refuse, succeed
+from tests.cli.program import succeed
 from tests.tables import spirals, surfaces
 
 N = 120
@@ -84,21 +84,6 @@ def test_ingest__several_targets_with_gaps(tmp_path):
     assert ingest_file(file, MemoryStore(), target="t,u", missing="drop").n_rows == N - 2
     with pytest.raises(DataError, match="target has nan in only some columns of row 5"):
         ingest_file(file, MemoryStore(), target="t,u", unlabelled="nan")
-
-
-@pytest.mark.slow
-def test_cli__a_label_is_missing(tmp_path):
-    file, rows = write(tmp_path / "rows.csv", table(NAMES[Y])), tmp_path / "rows"
-    problem, fix = refuse("ingest", file, rows, "--label", "y")
-    assert "'y' 30" in problem
-    assert "Pass --unlabelled ''" in fix
-    assert "--missing drop" in fix
-    told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
-    assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())
-    succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
-    evaluate = ("evaluate", tmp_path / "run", file, "--workers", 0, "--json")
-    told = json.loads(succeed(*evaluate))
-    assert (told["n_rows"], told["n_unlabelled"]) == (90, 30)
 
 
 @pytest.mark.slow

@@ -191,7 +191,6 @@ def test_predict__program_refuses(place, tmp_path):
         (("predict", run, scene, tmp_path / "a/b.csv", *OPTIONS), ".csv"),
         (("predict", run, scene, out), unnamed),
         (("predict", run, netcdf, out), unnamed),
-        (("ingest", netcdf, out), unnamed),
         (("ingest", scene, out, *OPTIONS[:4], "--weights", "cover"), "--weights=cover does not"),
         (("ingest", run, out), f"{run} is a group of dask_nrbfn"),
     ):

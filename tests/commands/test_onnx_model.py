@@ -1,7 +1,6 @@
 """Models as ONNX files give what they give here."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_dataset
 from dask_nrbfn.commands import onnx_model
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.cli.program import succeed
@@ -206,12 +205,6 @@ def test_onnx__rounding_bounds_the_difference_with_weights_of_a_tiny_alpha(kerne
         given = given_by(proto.SerializeToString(), rows.astype(dtype))
         error = np.abs(given["scores"] - model.scores(rows)).max()
         assert error <= card["rounding"] < 1e5 * max(error, 1e-12)
-
-
-def test_onnx__without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):
-        onnx_model.onnx_model(drawn()[0])
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,7 @@
-import json
-
 import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
-from dask_nrbfn.numeric.schema import Schema
 from tests.cli.program import succeed
 
 TEXT = "who,a,c,y\n" + "".join(
@@ -30,18 +27,6 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
         again = ingest_file(table, MemoryStore(), schema=place)
         assert (again.fingerprint, again.schema) == (first.fingerprint, first.schema)
     assert again.ids[:].tolist() == [f"r{i}" for i in range(40)]
-
-
-def test_program__says_what_the_columns_are(table, tmp_path):
-    options = ("--label", "y", "--id", "who", "--missing", "impute")
-    out = succeed("ingest", table, tmp_path / "data", *options)
-    lines = [line.split() for line in out.splitlines()]
-    assert ["a", "number", "-", "12.50", "%", "5"] in lines
-    assert ["c", "category", "3", "-", "-"] in lines
-    assert ["who", "id", "-", "-", "-"] in lines
-    out = succeed("ingest", table, tmp_path / "data", *options, "--overwrite", "--json")
-    schema = Dataset.open(tmp_path / "data").schema
-    assert Schema.of_record(json.loads(out)["schema"]) == schema
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):

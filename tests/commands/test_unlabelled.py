@@ -10,11 +10,9 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
     FitParams,
-    Model,
     NRBFNClassifier,
     evaluate_dataset,
     fit_dataset,
-    ingest_file,
     refresh_run,
     update_run,
 )
@@ -134,19 +132,6 @@ def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypa
     assert figures("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
     problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", mark or "x", *here)
     assert problem == "--unlabelled is given, but rows is a dataset."
-
-
-@pytest.mark.slow
-def test_refresh__has_the_marker_of_the_rows_that_have_one(tmp_path, run):
-    write_labels(tmp_path / "all.csv", Y, "")
-    write_labels(tmp_path / "gaps.csv", np.where(np.arange(150) % 4, Y, NONE), "")
-    first = ingest_file(tmp_path / "all.csv", tmp_path / "all", label="kind")
-    gaps = ingest_file(tmp_path / "gaps.csv", tmp_path / "gaps", label="kind", unlabelled="")
-    once = fit(tmp_path / "once", first)
-    update_run(once.location, gaps, ENGINE)
-    refresh_run(once.location, [first, gaps], ENGINE)
-    assert Model.load(once.location).read_as == {"unlabelled": ""}
-    assert Model.load(run.location).read_as is None
 
 
 @pytest.mark.parametrize("mark", [np.nan, "?"])

@@ -83,7 +83,6 @@ def test_diffusion_map__lazily_and_saved_and_loaded(tmp_path):
         ({"n_components": 0}, "n_components is 0"),
         ({"n_components": 2.5}, r"n_components is 2\.5"),
         ({"basis": "sknn"}, "basis=sknn needs class labels"),
-        ({"width_factor": -1.0}, r"width_factor is -1\.0"),
     ],
 )
 def test_diffusion_map__bad_parameters(options, message):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, InlineEngine, fit_dataset, given_basis
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.report.console import run_table, tuning_table
@@ -56,16 +56,6 @@ def test_run_table__names_the_options_of_the_same_fit(given):
     found = {name.replace("-", "_"): text for name, text in re.findall(r"--(\S+) (\S+)", options)}
     again = {name: names[name].parse(text) for name, text in found.items()}
     assert fit(**SMALL | {"alpha": "auto"} | again).chosen_params == run.chosen_params
-
-
-def test_run_table__has_no_options_of_a_given_basis():
-    X, y = spirals(200)
-    params = given_basis(FitParams(**SMALL), X[:15])
-    data = write_table(MemoryStore(), X, y)
-    run = fit_dataset(data, MemoryStore(), params, InlineEngine(), basis=X[:15])
-    found = figures(run_table(run))
-    assert found["n_basis"] == "15"
-    assert not {"options", "recall", "error_rate", "log_loss"} & found.keys()
 
 
 def test_tuning_table__marks_what_was_chosen(tuned):
