@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster.secured import call
 from tests.engine.processes import PATIENCE_S, kill_tree
 
 CONFIGURATION = Path("/etc/netns")
@@ -33,9 +34,7 @@ def why_not():
 
 
 def ip(*arguments, check=True):
-    return subprocess.run(
-        ["ip", *arguments], capture_output=True, text=True, check=check, timeout=PATIENCE_S
-    )
+    return call(["ip", *arguments], check=check)
 
 
 def sweep():

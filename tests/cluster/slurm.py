@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 
-from tests.cluster.secured import PLAIN
+from tests.cluster.secured import PLAIN, call
 from tests.engine.processes import PATIENCE_S, free_port, kill_tree, wait_until
 
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
@@ -100,28 +100,15 @@ class Slurm:
 
     def _start(self, program, *arguments):
         with (self.directory / "daemons.log").open("ab") as log:
-            self._daemons.append(
-                subprocess.Popen(
-                    [shutil.which(program), *arguments],
-                    env=self.environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+            command = [shutil.which(program), *arguments]
+            options = {"env": self.environment, "stdout": log, "stderr": log}
+            self._daemons.append(subprocess.Popen(command, **options))
 
     def logs(self):
         return (self.directory / "daemons.log").read_text()
 
     def run(self, *command, **options):
-        process = subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            **options,
-        )
+        process = call(command, env=self.environment, **options)
         return process.stdout.strip() or process.stderr.strip()
 
 

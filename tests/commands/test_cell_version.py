@@ -129,29 +129,25 @@ def test_update_cells__a_site_is_merged(targets):
 
 
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
-    X, y, weights = table("classes")
-    dataset = write(tmp_path / "rows", X, y, weights)
-    run = fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE)
+    X, y, weights = rows = table("classes")
+
+    def part(places):
+        return tuple(each[places] for each in rows)
+
+    run = fit_dataset(write(tmp_path / "rows", *rows), MemoryStore(), PARAMS, ENGINE)
     model = Model.load(run.location)
     members = model.cells.tree.route(model.scaling.apply(X))
     inside = np.sort(members.rows[members.cells == 1])
     lost = inside[y[inside] == y[inside][0]]
-    gone = write(MemoryStore(), X[lost], y[lost], weights[lost])
-    update_run(run.location, gone, ENGINE, forget=True)
-    left = np.setdiff1d(np.arange(400), lost)
-    close(
-        Model.load(run.location).scores(X[inside]),
-        naive_scores(run, (X[left], y[left], weights[left]), X[inside]),
-        atol=1e-6,
-    )
+    update_run(run.location, write(MemoryStore(), *part(lost)), ENGINE, forget=True)
+    expected = naive_scores(run, part(np.setdiff1d(np.arange(400), lost)), X[inside])
+    close(Model.load(run.location).scores(X[inside]), expected, atol=1e-6)
     rest = np.setdiff1d(inside, lost)
-    update_run(
-        run.location, write(MemoryStore(), X[rest], y[rest], weights[rest]), ENGINE, forget=True
-    )
+    update_run(run.location, write(MemoryStore(), *part(rest)), ENGINE, forget=True)
     emptied = Model.load(run.location)
     assert emptied.cells.n_rows[1] == 0
     others = np.setdiff1d(np.arange(400), inside)
     shares = np.bincount(y[others], weights[others]) / weights[others].sum()
     np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
-    update_run(run.location, write(MemoryStore(), X[inside], y[inside], weights[inside]), ENGINE)
+    update_run(run.location, write(MemoryStore(), *part(inside)), ENGINE)
     close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)

@@ -180,10 +180,8 @@ def test_fit__bad_tables_are_refused_before_any_task():
     unlabelled = write_table(MemoryStore(), X)
     assert "no labels" in refused(DataError, unlabelled, engine=idle)
     small = write_table(MemoryStore(), X[:20], y[:20])
-    assert refused(ParameterError, small, FitParams(n_neighbors=20), idle) == (
-        "n_neighbors=20 needs at least 21 rows, but X has n_samples = 20. "
-        "Give n_neighbors=19 or less."
-    )
+    message = refused(ParameterError, small, FitParams(n_neighbors=20), idle)
+    assert "n_neighbors=20 needs at least 21 rows" in message
     table = write_table(MemoryStore(), X, y)
     for size in (2, 31):
         message = refused(ParameterError, table, FitParams(basis_size=size), idle)

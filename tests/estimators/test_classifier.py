@@ -227,12 +227,6 @@ def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
     for X in (frame, unknown, known):
         with pytest.raises(NRBFNError, match="nan in row 217, column 1"), one_thread:
             network.fit(X, y)
-    labels = da.where(da.arange(300, chunks=41) == 217, 0.5, y)
-    with pytest.raises(NRBFNError, match=r"label 0\.5 in row 217"), one_thread:
-        network.fit(da.from_array(table[0]), labels)
-    weights = da.where(da.arange(300, chunks=41) == 217, np.nan, 1.0)
-    with pytest.raises(NRBFNError, match="weights has nan in row 217"), one_thread:
-        network.fit(da.from_array(table[0]), y, sample_weight=weights)
 
 
 def test_classifier__empty_blocks(table, expected):

@@ -32,9 +32,8 @@ def test_diffusion_map__unrolls_a_roll():
 def test_diffusion_map__attributes_and_names():
     X = spirals(200)[0]
     frame = pd.DataFrame(X, columns=list("abcd"))
-    fitted = (
-        DiffusionMap(n_components=3, width_factor=0.3).set_output(transform="pandas").fit(frame)
-    )
+    network = DiffusionMap(n_components=3, width_factor=0.3)
+    fitted = network.set_output(transform="pandas").fit(frame)
     assert fitted.feature_names_in_.tolist() == list("abcd")
     expected = ["diffusionmap0", "diffusionmap1", "diffusionmap2"]
     assert fitted.get_feature_names_out().tolist() == expected

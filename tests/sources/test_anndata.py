@@ -94,10 +94,7 @@ def test_anndata__any_matrix(stored, name, x):
         ({"x": "obsm/X_umap"}, "no matrix 'obsm/X_umap'; it has 'X', 'raw/X', 'layers/csc', "),
         ({"x": "layers/csc"}, "layers/csc of .* is stored as csc_matrix.*csr_matrix"),
         ({"x": "obsm/shares"}, "obsm/shares of .* is stored as dataframe"),
-        (
-            {"x": "obsm/X_pca", "y": "obs/type"},
-            "no column 'obs/type'; it has 'obs/cell_type', 'obs/",
-        ),
+        ({"x": "obsm/X_pca", "y": "obs/type"}, "no column 'obs/type'; it has 'obs/cell_type'"),
         ({"x": "obsm/X_pca", "target": "obs/batch"}, "Column 'obs/batch' of obs has type category"),
         ({"x": "obsm/X_pca", "y": "obs/w"}, "label .* in row 0"),
     ],

@@ -150,11 +150,7 @@ def test_scene__refused(tmp_path):
         (WHERE | {"variable": "a"}, DataError, "no variable 'a'; it has .* with variable"),
         (WHERE | {"feature_dim": "time,wave"}, DataError, "no dimension 'wave'; it has 'time', 'b"),
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
-        (
-            WHERE | {"feature_dim": "x", "label": "cover"},
-            DataError,
-            "no dimension .*Give cover",
-        ),
+        (WHERE | {"feature_dim": "x", "label": "cover"}, DataError, "no dimension .*Give cover"),
         (WHERE | {"label": "height"}, DataError, "height has the label"),
         (WHERE | {"target": "height,name"}, DataError, "name has dtype"),
     ):

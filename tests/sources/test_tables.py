@@ -97,10 +97,8 @@ def test_forms__store_the_same_rows(tmp_path, expected, name, write):
         # SQLite has no type of dates.
         options |= {"sql": "SELECT * FROM people", "date": "day"}
     found = ingest(tmp_path / name, **options)
-    assert (found.fingerprint, found.feature_names) == (
-        expected.fingerprint,
-        expected.feature_names,
-    )
+    assert found.fingerprint == expected.fingerprint
+    assert found.feature_names == expected.feature_names
     assert labels_of(found) == people()["y"].tolist()
 
 
@@ -203,11 +201,8 @@ def test_forms__keys_of_directories_are_columns(tmp_path, caplog, suffix):
 
 
 def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
-    dataset = ingest_text(
-        tmp_path,
-        "n,c,t,d,y\n1.5,b,true,1970-01-02 00:00:00,u\n-2,a,false,1970-01-03 12:00:00,v\n",
-        label="y",
-    )
+    rows = "1.5,b,true,1970-01-02 00:00:00,u\n-2,a,false,1970-01-03 12:00:00,v\n"
+    dataset = ingest_text(tmp_path, "n,c,t,d,y\n" + rows, label="y")
     kinds = {column.name: column.kind for column in dataset.schema.columns}
     assert kinds == {"n": "number", "c": "category", "t": "boolean", "d": "date"}
     # Category c has a feature each for a and b, a date has days since 1970 before its seasons.

@@ -7,7 +7,7 @@ import pytest
 from dask_nrbfn import Dataset, NRBFNError
 from dask_nrbfn.cli.data import ingest as ingest_command
 from tests.workflows.nights import SETTINGS
-from tests.workflows.script import ROOT, run_here
+from tests.workflows.script import ROOT
 
 # What is replaced in good settings, by what, and what is then wrong.
 WRONG = {
@@ -40,17 +40,6 @@ def test_settings__wrong_ones_are_named(jobs, tmp_path, case):
     problem, remedy = raised.value.spelled(jobs.spelled)
     assert expected in problem
     assert remedy
-
-
-def test_settings__without_nights_are_two_lines_and_2(tmp_path):
-    text = SETTINGS.partition("[night]")[0] + '[output]\ndirectory = "output"\n'
-    (tmp_path / "settings.toml").write_text(text)
-    process = run_here("workflows/jobs/night.py", tmp_path / "settings.toml", cwd="/")
-    assert process.returncode == 2
-    what, how = process.stderr.splitlines()
-    assert what == "the settings file has no night."
-    assert how
-    assert process.stdout == ""
 
 
 def test_record__is_appended_to_at_a_url(jobs, tmp_path):
