@@ -95,10 +95,9 @@ def test_refresh__joins_marked_rows(tmp_path, run):
     refreshed = refresh_run(run.location, [], ENGINE)
     assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (190, 50 + 30)
     other = write_table(tmp_path / "other", rows, np.r_[labels[:30], [9] * 10], unlabelled=9)
+    first = write_table(tmp_path / "x", X, MARKED, unlabelled=NONE)
     with pytest.raises(DataError, match=r"-1 means a missing label in .*x, but not in .*other"):
-        refresh_run(
-            run.location, [write_table(tmp_path / "x", X, MARKED, unlabelled=NONE), other], ENGINE
-        )
+        refresh_run(run.location, [first, other], ENGINE)
 
 
 def write_labels(path, labels, mark):

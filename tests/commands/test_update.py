@@ -42,18 +42,14 @@ def close(found, expected, rtol=1e-10):
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max())
 
 
-def tables(n_tables=4, *, n_rows=150, weighted=False, **options):
-    X, y = spirals(n_rows * n_tables)
-    weights = np.random.default_rng(1).uniform(0.5, 3, len(X)) if weighted else None
+def tables(n_tables=4, *, n_rows=150, weighted=False):
+    columns = dict(zip("Xy", spirals(n_rows * n_tables), strict=True))
+    if weighted:
+        columns["weights"] = np.random.default_rng(1).uniform(0.5, 3, n_rows * n_tables)
+    parts = np.split(np.arange(n_rows * n_tables), n_tables)
     return [
-        write_table(
-            MemoryStore(),
-            X[rows],
-            y[rows],
-            weights=None if weights is None else weights[rows],
-            **options,
-        )
-        for rows in np.split(np.arange(len(X)), n_tables)
+        write_table(MemoryStore(), **{name: each[rows] for name, each in columns.items()})
+        for rows in parts
     ]
 
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyarrow import feather
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_file
@@ -37,6 +38,10 @@ def as_csv(table, path):
 
 def as_parquet(table, path):
     table.to_parquet(path, index=False, row_group_size=8)
+
+
+def as_feather(table, path):
+    feather.write_feather(table, path, chunksize=5)
 
 
 def ingest(path, **options):

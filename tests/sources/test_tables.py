@@ -27,6 +27,7 @@ from dask_nrbfn.sources import open_source
 from tests.sources.tables import (
     N,
     as_csv,
+    as_feather,
     as_parquet,
     features,
     ingest,
@@ -35,10 +36,6 @@ from tests.sources.tables import (
     people,
     rows_of,
 )
-
-
-def as_feather(table, path):
-    feather.write_feather(table, path, chunksize=5)
 
 
 def in_files(table, path):

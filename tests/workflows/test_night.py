@@ -1,6 +1,5 @@
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
-from tests.engine.processes import PATIENCE_S
+from tests.cluster.secured import call
 from tests.tables import spirals
 from tests.workflows.nights import NAMES, SETTINGS, Place, write_csv
 from tests.workflows.script import ENVIRONMENT, ROOT
@@ -196,14 +195,7 @@ def test_night__from_the_crontab(place, tmp_path):
         (home / f"before/2026-01-0{day}-021500").mkdir(parents=True)
 
     def run():
-        return subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            timeout=PATIENCE_S,
-            capture_output=True,
-            text=True,
-        )
+        return call(["/bin/sh", "-c", command], cwd=tmp_path, env=environment)
 
     process = run()
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
