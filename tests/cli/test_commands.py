@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.cli.program import PROGRAM, refuse, succeed
+from tests.cli.program import PROGRAM, json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 
@@ -38,20 +38,20 @@ def test_cli__a_reader_that_goes_is_no_error(dataset):
 
 
 def test_cli__json(tmp_path, dataset):
-    fitted = json.loads(succeed("fit", dataset, tmp_path / "run", "--workers", 0, "--json"))
+    fitted = json_of("fit", dataset, tmp_path / "run", "--workers", 0)
     keys = "n_rows n_features n_classes n_basis width alpha fitting_error spectral_risk error_rate"
     assert set(keys.split()) | {"stages"} <= fitted.keys()
     assert (fitted["n_rows"], fitted["n_features"], fitted["n_classes"]) == (300, 4, 3)
     assert all(record["seconds"] >= 0 for record in fitted["stages"].values())
-    tested = json.loads(succeed("evaluate", tmp_path / "run", dataset, "--workers", 0, "--json"))
+    tested = json_of("evaluate", tmp_path / "run", dataset, "--workers", 0)
     assert set(keys.split()) <= tested.keys()
     assert tested["error_rate"] == tested["n_errors"] / 300
-    inspected = json.loads(succeed("inspect", tmp_path / "run", "--json"))
+    inspected = json_of("inspect", tmp_path / "run")
     assert inspected == {"kind": "run", **fitted}
-    assert json.loads(succeed("inspect", "--verify", dataset, "--json"))["problems"] == []
+    assert json_of("inspect", "--verify", dataset)["problems"] == []
     out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
     assert json.loads(out)["n_rows"] == 300
-    assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
+    assert json_of("inspect", tmp_path / "out")["kind"] == "predictions"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import zarr
 from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.sources import open_source
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 
 INLINE = ("--workers", 0)
 PARAMS = FitParams(scale="standard", alpha=1e-6)
@@ -189,12 +189,10 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     evaluate = ("evaluate", place / "run")
     rows = people(90, seed=1)
     shuffled = write(tmp_path / "rows.csv", rows[rows.columns[::-1]])
-    found = json.loads(succeed(*evaluate, shuffled, "--json", *INLINE))
+    found = json_of(*evaluate, shuffled, *INLINE)
     source = open_source(shuffled, schema=Model.load(place / "run").schema)
     ingest_source(source, tmp_path / "rows")
-    assert found == json.loads(succeed(*evaluate, tmp_path / "rows", "--json", *INLINE)) | {
-        "ignored_columns": ["note"]
-    }
+    assert found == json_of(*evaluate, tmp_path / "rows", *INLINE) | {"ignored_columns": ["note"]}
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
 
@@ -203,7 +201,7 @@ def test_update__a_file_is_known_by_its_name(tmp_path, place):
     shutil.copytree(place / "run", tmp_path / "run")
     update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)), *INLINE)
     judge = ("--evaluate", place / "train.csv", "--max-error-rate", 1)
-    figures = json.loads(succeed(*update, "--json", *judge))
+    figures = json_of(*update, *judge)
     assert figures["n_rows"] == 90
     assert figures["ignored_columns"] == ["note"]
     (member,) = zarr.open_group(tmp_path / "run", mode="r").attrs["versions"][0]["members"]
@@ -217,7 +215,7 @@ def test_refresh__reads_files_that_were_added_again(tmp_path, place):
     run, file = tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1))
     shutil.copytree(place / "run", run)
     succeed("update", run, file, *INLINE)
-    figures = json.loads(succeed("refresh", run, "--json", *INLINE))
+    figures = json_of("refresh", run, *INLINE)
     assert figures["n_rows"] == 240
     file.unlink()
     assert "rows.csv, which cannot be read" in refuse("refresh", run, *INLINE)[0]

@@ -1,18 +1,15 @@
 """The program with numbers as targets, from a fit to a refresh."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import r2_score
 
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import succeed
+from tests.cli.program import json_of, succeed
 from tests.tables import surfaces, write_table
 
-HERE = ("--workers", 0)
-FIT = ("--basis", "kmeans", "--basis-size", 40, "--features", "plain", "--alpha", 1e-6, *HERE)
+FIT = ("--basis", "kmeans", "--basis-size", 40, "--features", "plain", "--alpha", 1e-6)
 NAMES = ["height", "size"]
 
 
@@ -25,18 +22,14 @@ def place(tmp_path, monkeypatch):
     succeed("fit", "a", "run", *FIT)
 
 
-def figures(*arguments, here=HERE):
-    return json.loads(succeed(*arguments, *here, "--json"))
-
-
 def test_update__numbers():
-    expected = figures("evaluate", "run", "b")["relative_error"]
-    shown = succeed("update", "run", "b", *HERE)
+    expected = json_of("evaluate", "run", "b")["relative_error"]
+    shown = succeed("update", "run", "b")
     assert f"new_error          {expected:.6g}\n" in shown
-    first, second = figures("inspect", "run", here=())["versions"][0]["training_r2"]
+    first, second = json_of("inspect", "run")["versions"][0]["training_r2"]
     assert f"training_r2        {first:.6g}, {second:.6g}\n" in shown
     assert f"R2 {first:.4g}, {second:.4g}\n" in succeed("inspect", "run")
-    refreshed = figures("refresh", "run")
+    refreshed = json_of("refresh", "run")
     assert (refreshed["n_rows"], refreshed["version"]) == (400, 0)
 
 
@@ -49,8 +42,8 @@ def test_predict__numbers_outside_the_training_targets_are_clipped():
     free = Model.load("run").scores(new)
     assert ((free < low) | (free > high)).any()
     for options, expected in (((), np.clip(free, low, high)), (("--no-clip",), free)):
-        figures("predict", "run", "far", "far.csv", "--overwrite", *options)
+        json_of("predict", "run", "far", "far.csv", "--overwrite", *options)
         np.testing.assert_allclose(pd.read_csv("far.csv")[NAMES], expected, rtol=1e-6)
-        found = figures("evaluate", "run", "far", *options)
+        found = json_of("evaluate", "run", "far", *options)
         r2 = r2_score(targets, expected, multioutput="raw_values")
         np.testing.assert_allclose(found["r2"], r2, rtol=1e-9)

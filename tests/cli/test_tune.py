@@ -1,26 +1,15 @@
 """Tuning and its options on the command line."""
 
-import json
-
 import numpy as np
 import pytest
 
 from dask_nrbfn.storage.run import Run
-from tests.cli import program
-from tests.cli.program import run
+from tests.cli.program import json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 FEW = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
 QUICK = ("--effort", "quick", *FEW)
 ONE = ("--width-factors", "0.3", "--features", "normalized")
-
-
-def succeed(*arguments):
-    return program.succeed(*arguments, "--workers", 0)
-
-
-def refuse(*arguments):
-    return program.refuse(*arguments, "--workers", 0)
 
 
 @pytest.fixture
@@ -31,7 +20,7 @@ def dataset(tmp_path):
 
 def test_cli_tune__json(tmp_path, dataset):
     options = ("--width-factors", "1.0,0.3", "--features", "plain, normalized", *QUICK)
-    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    tuned = json_of("tune", dataset, tmp_path / "run", *options)
     params = Run.open(tmp_path / "run").chosen_params
     for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)
@@ -44,9 +33,9 @@ def test_cli_tune__json(tmp_path, dataset):
     for name in ("error_rate", "log_loss", "temperature", "log_slope", "biases"):
         assert tuned[name] == tuned["chosen"][name]
     assert tuned["log_loss"] < best["log_loss"]
-    again = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    again = json_of("tune", dataset, tmp_path / "run", *options)
     assert again == tuned
-    inspected = json.loads(run("inspect", tmp_path / "run", "--json")[1])
+    inspected = json_of("inspect", tmp_path / "run")
     assert inspected["biases"] == tuned["biases"]
 
 
@@ -58,7 +47,7 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
         "random", "--random-state", "3", "--validation", tmp_path / "judged", *FEW,
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
-    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    tuned = json_of("tune", dataset, tmp_path / "run", *options)
     tuning = Run.open(tmp_path / "run").begun
     given = tuning.params
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))

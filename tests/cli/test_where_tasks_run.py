@@ -9,7 +9,7 @@ import pytest
 
 from dask_nrbfn import Model, Run
 from dask_nrbfn.numeric import device
-from tests.cli.program import PROGRAM, refuse, succeed
+from tests.cli.program import PROGRAM, json_of, refuse, succeed
 from tests.stand_in_gpu import StandInGpu
 from tests.tables import spirals, write_table
 
@@ -78,7 +78,7 @@ def test_plan__largest_basis_of_the_gpu(data, stand_in, rates):
         (("--alpha", 1e-6, "--locality", 0.1), 24),
         (("--tune", "quick"), 40),
     ):
-        planned = json.loads(succeed("plan", data.location, *gpu, *options, "--json"))
+        planned = json_of("plan", data.location, *gpu, *options)
         assert planned["largest_basis"] == int((0.9 * 2**30 / n_bytes) ** 0.5)
 
 

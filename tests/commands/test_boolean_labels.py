@@ -1,7 +1,5 @@
 """Labels that are true and false, from the rows to their predictions."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,7 @@ from dask_nrbfn import (
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from tests.cli.program import succeed
+from tests.cli.program import json_of, succeed
 from tests.tables import spirals
 
 X, Y = spirals(120)
@@ -27,7 +25,7 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     frame = pd.DataFrame(X, columns=list("abcd")).assign(y=TRUTH)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     data, run = tmp_path / "data", tmp_path / "run"
-    told = json.loads(succeed("ingest", tmp_path / "rows.csv", data, "--label", "y", "--json"))
+    told = json_of("ingest", tmp_path / "rows.csv", data, "--label", "y")
     assert (told["classes"], told["class_counts"]) == ([False, True], np.bincount(TRUTH).tolist())
     assert zarr.open_array(data / "y", mode="r").dtype == np.int64
     succeed("fit", data, run, "--alpha", 1e-6, "--workers", 0)
@@ -41,7 +39,7 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     assert typed.dtype == bool
     assert np.mean(typed == TRUTH) > 0.9
     assert found["prediction"].tolist() == typed.astype(str).str.lower().tolist()
-    evaluation = json.loads(succeed("evaluate", run, data, "--json", "--workers", 0))
+    evaluation = json_of("evaluate", run, data, "--workers", 0)
     assert evaluation["classes"] == [False, True]
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
 

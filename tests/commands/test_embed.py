@@ -1,6 +1,5 @@
 """Coordinates of rows by eigenfunctions of a basis."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +20,7 @@ from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
@@ -142,7 +141,7 @@ def test_embed__on_the_command_line(tmp_path):
     printed = succeed(*embedding, "--output", tmp_path / "out.parquet")
     assert "components         3\n" in printed
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 100
-    told = json.loads(succeed(*embedding, "--json"))
+    told = json_of(*embedding)
     assert told["complete"]
     assert told["components"] == 3
     problem, _ = refuse(*embedding, "--output", tmp_path / "out.parquet")

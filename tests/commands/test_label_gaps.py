@@ -1,6 +1,5 @@
 """Tables of which some rows have no label, or no number as their target."""
 
-import json
 import logging
 
 import dask.dataframe as dd
@@ -11,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
-from tests.cli.program import succeed
+from tests.cli.program import json_of, succeed
 from tests.tables import spirals, surfaces
 
 N = 120
@@ -91,7 +90,7 @@ def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
     file, rows = write(tmp_path / "rows.csv", table(Y)), tmp_path / "rows"
     succeed("ingest", file, rows, "--label", "y", "--missing", "drop")
     succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
-    told = json.loads(succeed("evaluate", tmp_path / "run", file, "--json", "--workers", 0))
+    told = json_of("evaluate", tmp_path / "run", file, "--workers", 0)
     assert told["n_rows"] == 90
     out = tmp_path / "out.csv"
     succeed("predict", tmp_path / "run", file, out, "--keep", "y", "--workers", 0)

@@ -1,7 +1,5 @@
 """Maps of scenes, in Python and by the command line."""
 
-import json
-
 import fsspec
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from dask_nrbfn import (
     predict_scene,
 )
 from dask_nrbfn.engine import InlineEngine
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse
 from tests.scenes import CLASSES, drawn_scene, predicted, write_scene
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
@@ -174,9 +172,9 @@ def test_scene__netcdf_and_urls(place, expected, tmp_path, engine, is_remote):
 
 def test_predict__program(place, tmp_path):
     scene, out = place / "scene.zarr", tmp_path / "map.zarr"
-    figures = json.loads(succeed("predict", place / "run", scene, out, *OPTIONS, "--json"))
+    figures = json_of("predict", place / "run", scene, out, *OPTIONS)
     assert (figures["n_pixels"], figures["n_missing"] > 0) == (126, True)
-    described = json.loads(succeed("inspect", out, "--json"))
+    described = json_of("inspect", out)
     assert described["sizes"] == {"time": 2, "y": 7, "x": 9}
     assert described["results"] == ["label"]
 

@@ -1,6 +1,5 @@
 """Predictions written back to the cells they are of."""
 
-import json
 import os
 import shutil
 from functools import partial
@@ -18,7 +17,7 @@ from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, Run
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from tests.cells import drawn_cells, read_cells, write_cells
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse
 
 CELLS = drawn_cells()
 INLINE = ("--workers", 0)
@@ -148,13 +147,13 @@ def test_obs__no_cells(fitted, tmp_path):
 def test_program__predicts_new_cells_as_it_was_trained(fitted, tmp_path):
     place = shutil.copytree(fitted / "cells3.zarr", tmp_path / "cells.zarr")
     run = fitted / "types"
-    told = json.loads(succeed("predict", run, place, "--to", "obs/predicted", "--json", *INLINE))
+    told = json_of("predict", run, place, "--to", "obs/predicted", *INLINE)
     assert told["columns"] == ["obs/predicted", "obs/predicted_confidence"]
     labels = read_cells(place).obs
     known = labels["cell_type"].notna()
     wrong = labels["predicted"].astype(str) != labels["cell_type"].astype(str)
     assert wrong[known].mean() < 0.2
-    assert json.loads(succeed("evaluate", run, place, "--json", *INLINE))["n_rows"] == known.sum()
+    assert json_of("evaluate", run, place, *INLINE)["n_rows"] == known.sum()
 
 
 def test_program__one_place_for_predictions(fitted, tmp_path):

@@ -14,7 +14,7 @@ from dask_nrbfn.commands import onnx_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
-from tests.cli.program import succeed
+from tests.cli.program import json_of
 from tests.tables import spirals, write_table
 
 KERNELS = FitParams.options()["kernel"].choices
@@ -217,7 +217,7 @@ def run(tmp_path_factory):
 
 def test_export__a_run(run, tmp_path):
     path = tmp_path / "model.onnx"
-    told = json.loads(succeed("export", run, path, "--json"))
+    told = json_of("export", run, path)
     assert told["inputs"] == ["X"]
     assert told["outputs"] == ["label", "scores", "probabilities"]
     assert told["n_bytes"] == path.stat().st_size

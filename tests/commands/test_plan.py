@@ -10,7 +10,7 @@ from dask_nrbfn import EngineOptions, FitParams, InlineEngine, fit_dataset
 from dask_nrbfn.commands.plan import describe_plan, plan_fit, plan_on_options, read_rates
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError
 from dask_nrbfn.stages.cost import Rates
-from tests.cli.program import refuse, run, succeed
+from tests.cli.program import json_of, refuse, run, succeed
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(basis_size=40, alpha=1e-6, neighbors="exact")
@@ -39,11 +39,9 @@ def seconds(planned):
 
 
 def test_plan__of_a_tuning(dataset, tmp_path, rates):
-    given = ("plan", tmp_path / "data", "--rates", rates, "--json", "--basis-size", "40")
-    planned = [
-        json.loads(succeed(*given, *more))
-        for more in ([], ["--tune", "quick"], ["--tune", "normal"])
-    ]
+    given = ("plan", tmp_path / "data", "--rates", rates, "--basis-size", "40")
+    tunings = ((), ("--tune", "quick"), ("--tune", "normal"))
+    planned = [json_of(*given, *tuning) for tuning in tunings]
     names = [{stage["stage"] for stage in each["stages"]} for each in planned]
     assert "search" not in names[0]
     assert {"search", "path"} <= names[1] <= names[2]
@@ -125,11 +123,11 @@ def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
         *("plan", tmp_path / "data", "--basis-size", 40, "--n-rows", 10**6),
         *("--workers", 64, "--threads", 16, "--memory", "8GiB"),
     )
-    out = json.loads(succeed(*arguments, "--rates", rates, "--json"))
+    out = json_of(*arguments, "--rates", rates)
     assert out["seconds"] == pytest.approx(sum(s["seconds"] for s in out["stages"]), abs=0.1)
     # What it prints is what --rates reads.
     (tmp_path / "again.json").write_text(json.dumps(out))
-    assert json.loads(succeed(*arguments, "--rates", tmp_path / "again.json", "--json")) == out
+    assert json_of(*arguments, "--rates", tmp_path / "again.json") == out
     assert "64 workers x 16 threads" in succeed(*arguments, "--rates", rates)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.json", "data", "rates.json"]
 

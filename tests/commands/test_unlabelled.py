@@ -1,6 +1,5 @@
 """What is done with a model and rows of which some have no label."""
 
-import json
 import logging
 import shutil
 
@@ -19,7 +18,7 @@ from dask_nrbfn import (
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 from tests.sites import read_latest_moments
 from tests.tables import spirals, write_table
 
@@ -119,7 +118,7 @@ def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypa
     succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8, *here)
 
     def figures(*command):
-        return json.loads(succeed(*command, *here, "--json"))
+        return json_of(*command, *here)
 
     found = figures("evaluate", "run", "new.csv")
     assert (found["n_rows"], found["n_unlabelled"]) == (30, 120)
@@ -140,5 +139,5 @@ def test_estimator__its_own_marker_is_none_of_files(tmp_path, mark):
     network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=mark)
     network.fit(X, some).save(tmp_path / "model")
     np.savez(tmp_path / "new.npz", X=X, y=labels)
-    found = json.loads(succeed("evaluate", tmp_path / "model", tmp_path / "new.npz", "--json"))
+    found = json_of("evaluate", tmp_path / "model", tmp_path / "new.npz")
     assert (found["n_rows"], found["n_unlabelled"]) == (150, 0)

@@ -1,7 +1,5 @@
 """The default fit of tables whose classes do not overlap, next to the default SVC."""
 
-import json
-
 import numpy as np
 import pytest
 from sklearn.datasets import make_moons
@@ -9,7 +7,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
 
 from dask_nrbfn import NRBFNClassifier
-from tests.cli.program import succeed
+from tests.cli.program import json_of, succeed
 from tests.tables import write_table
 
 
@@ -116,5 +114,5 @@ def test_default_fit__of_moons_on_the_command_line(tmp_path, options):
     write_table(tmp_path / "train", X_train, y_train, chunk_rows=70)
     write_table(tmp_path / "test", X_test, y_test)
     succeed("fit", tmp_path / "train", tmp_path / "run", *options, "--workers", 0)
-    figures = json.loads(succeed("evaluate", tmp_path / "run", tmp_path / "test", "--json"))
+    figures = json_of("evaluate", tmp_path / "run", tmp_path / "test")
     assert figures["error_rate"] <= 0.01
