@@ -38,18 +38,18 @@ def test_cli__a_reader_that_goes_is_no_error(dataset):
 
 
 def test_cli__json(tmp_path, dataset):
-    fitted = json_of("fit", dataset, tmp_path / "run", "--workers", 0)
+    fitted = json_of("fit", dataset, tmp_path / "run")
     keys = "n_rows n_features n_classes n_basis width alpha fitting_error spectral_risk error_rate"
     assert set(keys.split()) | {"stages"} <= fitted.keys()
     assert (fitted["n_rows"], fitted["n_features"], fitted["n_classes"]) == (300, 4, 3)
     assert all(record["seconds"] >= 0 for record in fitted["stages"].values())
-    tested = json_of("evaluate", tmp_path / "run", dataset, "--workers", 0)
+    tested = json_of("evaluate", tmp_path / "run", dataset)
     assert set(keys.split()) <= tested.keys()
     assert tested["error_rate"] == tested["n_errors"] / 300
     inspected = json_of("inspect", tmp_path / "run")
     assert inspected == {"kind": "run", **fitted}
     assert json_of("inspect", "--verify", dataset)["problems"] == []
-    out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
+    out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--json")
     assert json.loads(out)["n_rows"] == 300
     assert json_of("inspect", tmp_path / "out")["kind"] == "predictions"
 
@@ -71,10 +71,10 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
 
 
 def test_cli__places(tmp_path, csv, dataset):
-    assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
-    assert "is the input" in refuse("fit", dataset, dataset, "--workers", 0)[0]
+    assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run")[0]
+    assert "is the input" in refuse("fit", dataset, dataset)[0]
     (tmp_path / "empty").mkdir()
-    succeed("fit", dataset, tmp_path / "empty", "--workers", 0)
+    succeed("fit", dataset, tmp_path / "empty")
     succeed("ingest", csv, f"file://{tmp_path}/by url", "--label", "kind")
     assert "n_rows             300" in succeed("inspect", tmp_path / "by url")
     below_a_file = refuse("ingest", csv, csv / "data", "--label", "kind")[0]

@@ -16,7 +16,6 @@ from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.sources import open_source
 from tests.cli.program import json_of, refuse, succeed
 
-INLINE = ("--workers", 0)
 PARAMS = FitParams(scale="standard", alpha=1e-6)
 
 
@@ -61,9 +60,9 @@ def predicted(place, frame, tmp_path, *options):
 
 
 def test_predict__a_file_as_its_dataset(tmp_path, place):
-    succeed("predict", place / "run", place / "train", tmp_path / "out.csv", "--scores", *INLINE)
+    succeed("predict", place / "run", place / "train", tmp_path / "out.csv", "--scores")
     expected = pd.read_csv(tmp_path / "out.csv")
-    found, figures = predicted(place, people(150), tmp_path, "--scores", *INLINE)
+    found, figures = predicted(place, people(150), tmp_path, "--scores")
     pd.testing.assert_frame_equal(found, expected)
     assert figures["ignored_columns"] == ["note", "bought"]
     assert (figures["n_rows"], figures["n_skipped"]) == (150, 0)
@@ -71,14 +70,14 @@ def test_predict__a_file_as_its_dataset(tmp_path, place):
 
 def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     rows = people(90, seed=1).drop(columns="bought")
-    expected, _ = predicted(place, rows, tmp_path, *INLINE)
+    expected, _ = predicted(place, rows, tmp_path)
     mixed = rows[rows.columns[::-1]].assign(more=1.50)
-    found, figures = predicted(place, mixed, tmp_path, "--keep", "person, note, age", *INLINE)
+    found, figures = predicted(place, mixed, tmp_path, "--keep", "person, note, age")
     assert found.columns.tolist() == ["person", "note", "age", "prediction"]
     pd.testing.assert_frame_equal(found[["person", "prediction"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
     assert figures["ignored_columns"] == ["more"]
-    everything, figures = predicted(place, mixed, tmp_path, "--keep", "*", *INLINE)
+    everything, figures = predicted(place, mixed, tmp_path, "--keep", "*")
     others = [name for name in mixed.columns if name != "person"]
     assert everything.columns.tolist() == ["person", *others, "prediction"]
     pd.testing.assert_frame_equal(
@@ -90,7 +89,7 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
 def test_predict__text_has_quotes_where_it_needs_them(tmp_path, place):
     notes = ["007", "a, b", 'a "b"', "a\nb", ""]
     file, out = write(tmp_path / "rows.csv", people(5).assign(note=notes)), tmp_path / "out.csv"
-    succeed("predict", place / "run", file, out, "--keep", "note", *INLINE)
+    succeed("predict", place / "run", file, out, "--keep", "note")
     with open(out, newline="") as text:
         assert [row[1] for row in csv.reader(text)] == ["note", *notes]
     assert out.read_text().startswith("person,note,prediction\n")
@@ -99,7 +98,7 @@ def test_predict__text_has_quotes_where_it_needs_them(tmp_path, place):
 
 def test_predict__keeps_the_label_of_the_file(tmp_path, place):
     rows = people(90, seed=1)
-    found, _ = predicted(place, rows, tmp_path, "--keep", "bought", "--probabilities", *INLINE)
+    found, _ = predicted(place, rows, tmp_path, "--keep", "bought", "--probabilities")
     shares = ["probability_no", "probability_yes"]
     assert found.columns.tolist() == ["person", "bought", "prediction", *shares]
     assert found["bought"].tolist() == rows["bought"].tolist()
@@ -108,7 +107,7 @@ def test_predict__keeps_the_label_of_the_file(tmp_path, place):
 def test_predict__an_id_that_is_a_feature_too(tmp_path, place):
     rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
     file = write(tmp_path / "rows.csv", rows)
-    predict = ("predict", place / "run", file, "--scores", *INLINE)
+    predict = ("predict", place / "run", file, "--scores")
     for name in ("person", "age", "code"):
         succeed(*predict, tmp_path / f"{name}.csv", "--id", name)
     expected, *found = (
@@ -119,28 +118,28 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, place):
         assert frame.columns[0] == name
         assert frame[name].tolist() == rows[name].tolist()
         pd.testing.assert_frame_equal(frame.iloc[:, 1:], expected.iloc[:, 1:])
-    succeed(*predict[:3], tmp_path / "group", "--id", "age", *INLINE)
+    succeed(*predict[:3], tmp_path / "group", "--id", "age")
     assert zarr.open_array(tmp_path / "group" / "ids", mode="r").shape == (90,)
 
 
 def test_predict__names_of_predicted_numbers(tmp_path):
     file, out = write(tmp_path / "rows.csv", people(90)), tmp_path / "out.csv"
     succeed("ingest", file, tmp_path / "rows", "--target", "age,code", "--drop", "person,note")
-    succeed("fit", tmp_path / "rows", tmp_path / "run", "--alpha", 1e-3, *INLINE)
-    succeed("predict", tmp_path / "run", file, out, "--keep", "code", *INLINE)
+    succeed("fit", tmp_path / "rows", tmp_path / "run", "--alpha", 1e-3)
+    succeed("predict", tmp_path / "run", file, out, "--keep", "code")
     assert pd.read_csv(out).columns.tolist() == ["code", "prediction_age", "prediction_code"]
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".feather"])
 def test_predict__typed_tables(tmp_path, place, suffix):
     rows = people(90, seed=1)
-    expected, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    expected, _ = predicted(place, rows, tmp_path, "--scores")
     typed = rows.astype({"city": "category", "code": float, "note": "category"})
     typed = typed.assign(member=rows["member"] == "true", day=pd.to_datetime(rows["day"]))
     typed = typed.assign(exact=[Decimal(row) / 4 for row in range(90)])
     file, out = tmp_path / f"rows{suffix}", tmp_path / "out.parquet"
     (typed.to_parquet if suffix == ".parquet" else typed.to_feather)(file)
-    predict = ("predict", place / "run", file, "--scores", "--keep", "day,note,exact", *INLINE)
+    predict = ("predict", place / "run", file, "--scores", "--keep", "day,note,exact")
     succeed(*predict, out)
     found = pd.read_parquet(out)
     kept = found[["day", "note", "exact"]]
@@ -153,11 +152,11 @@ def test_predict__typed_tables(tmp_path, place, suffix):
 
 def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     rows = people(9, seed=2).assign(city="zz")
-    found, figures = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    found, figures = predicted(place, rows, tmp_path, "--scores")
     assert figures["unseen_categories"] == {"city": 9}
-    evaluated = succeed("evaluate", place / "run", tmp_path / "rows.csv", "--json", *INLINE)
+    evaluated = succeed("evaluate", place / "run", tmp_path / "rows.csv", "--json")
     assert json.loads(evaluated)["unseen_categories"] == {"city": 9}
-    shown = succeed("evaluate", place / "run", tmp_path / "rows.csv", *INLINE)
+    shown = succeed("evaluate", place / "run", tmp_path / "rows.csv")
     assert re.search("^rows with unseen city +9$", shown, re.M)
     model = Model.load(place / "run")
     names = [column.name for column in model.schema.columns]
@@ -169,16 +168,16 @@ def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
 
 def test_predict__rows_that_are_bad(tmp_path, place):
     rows = people(90, seed=1).astype({"age": object})
-    expected, _ = predicted(place, rows, tmp_path, *INLINE)
+    expected, _ = predicted(place, rows, tmp_path)
     bad = [3, 50, 89]
     rows.loc[bad, "age"] = ["old", None, "inf"]
     rows.loc[bad[1], "day"] = "soon"
-    found, figures = predicted(place, rows, tmp_path, "--skip-bad", *INLINE)
+    found, figures = predicted(place, rows, tmp_path, "--skip-bad")
     assert (figures["n_rows"], figures["n_skipped"]) == (90, 3)
     assert found["person"].tolist() == rows["person"].tolist()
     assert np.flatnonzero(found["prediction"].isna()).tolist() == bad
     pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
-    predict = ("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
+    predict = ("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x")
     problem, fix = refuse(*predict)
     assert "'old' in row 3" in problem
     assert "pass its text in ingest --missing-values" in fix
@@ -189,17 +188,17 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     evaluate = ("evaluate", place / "run")
     rows = people(90, seed=1)
     shuffled = write(tmp_path / "rows.csv", rows[rows.columns[::-1]])
-    found = json_of(*evaluate, shuffled, *INLINE)
+    found = json_of(*evaluate, shuffled)
     source = open_source(shuffled, schema=Model.load(place / "run").schema)
     ingest_source(source, tmp_path / "rows")
-    assert found == json_of(*evaluate, tmp_path / "rows", *INLINE) | {"ignored_columns": ["note"]}
+    assert found == json_of(*evaluate, tmp_path / "rows") | {"ignored_columns": ["note"]}
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
 
 
 def test_update__a_file_is_known_by_its_name(tmp_path, place):
     shutil.copytree(place / "run", tmp_path / "run")
-    update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)), *INLINE)
+    update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)))
     judge = ("--evaluate", place / "train.csv", "--max-error-rate", 1)
     figures = json_of(*update, *judge)
     assert figures["n_rows"] == 90
@@ -214,18 +213,18 @@ def test_update__a_file_is_known_by_its_name(tmp_path, place):
 def test_refresh__reads_files_that_were_added_again(tmp_path, place):
     run, file = tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1))
     shutil.copytree(place / "run", run)
-    succeed("update", run, file, *INLINE)
-    figures = json_of("refresh", run, *INLINE)
+    succeed("update", run, file)
+    figures = json_of("refresh", run)
     assert figures["n_rows"] == 240
     file.unlink()
-    assert "rows.csv, which cannot be read" in refuse("refresh", run, *INLINE)[0]
+    assert "rows.csv, which cannot be read" in refuse("refresh", run)[0]
     assert {each.name for each in tmp_path.iterdir()} == {"run"}
 
 
 def test_predict__options_of_files_with_a_dataset(tmp_path, place):
-    predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
+    predict = ("predict", place / "run", place / "train", tmp_path / "out.csv")
     assert "--sql is given" in refuse(*predict, "--sql", "FROM source")[0]
     assert "--keep is given" in refuse(*predict, "--keep", "note")[0]
-    file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv", *INLINE)
+    file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv")
     assert "has no column 'old'" in refuse(*file, "--keep", "age,old")[0]
     assert not any(tmp_path.iterdir())

@@ -27,7 +27,7 @@ def dataset(tmp_path_factory):
     ],
 )
 def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, parameters):
-    problem, fix = refuse("fit", dataset.location, tmp_path / "run", option, value, "--workers", 0)
+    problem, fix = refuse("fit", dataset.location, tmp_path / "run", option, value)
     (name,) = parameters
     assert re.search(rf"(^| ){option}[ =]", problem)
     assert name not in (problem + fix).replace(option, "")
@@ -39,7 +39,7 @@ def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, paramet
 
 
 def test_spelling__advice_names_options_too(dataset, tmp_path):
-    fit = ("fit", dataset.location, tmp_path / "run", "--workers", 0)
+    fit = ("fit", dataset.location, tmp_path / "run")
     problem, fix = refuse(*fit, "--penalty", "kernel")
     assert "--features is normalized" in problem
     assert "--features=plain" in fix
@@ -55,7 +55,7 @@ def test_spelling__parameters_of_the_engine(dataset, tmp_path):
 
 def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     unlabelled = write_table(tmp_path / "data.zarr", spirals(60)[0], None).location
-    problem, fix = refuse("fit", unlabelled, tmp_path / "run", "--workers", 0)
+    problem, fix = refuse("fit", unlabelled, tmp_path / "run")
     assert "has no labels" in problem
     assert "ingest --label" in fix
     assert "ingest --y" in fix

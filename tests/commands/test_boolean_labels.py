@@ -28,8 +28,8 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     told = json_of("ingest", tmp_path / "rows.csv", data, "--label", "y")
     assert (told["classes"], told["class_counts"]) == ([False, True], np.bincount(TRUTH).tolist())
     assert zarr.open_array(data / "y", mode="r").dtype == np.int64
-    succeed("fit", data, run, "--alpha", 1e-6, "--workers", 0)
-    predict = ("predict", run, tmp_path / "rows.csv", "--probabilities", "--workers", 0)
+    succeed("fit", data, run, "--alpha", 1e-6)
+    predict = ("predict", run, tmp_path / "rows.csv", "--probabilities")
     succeed(*predict, tmp_path / "out.csv")
     succeed(*predict, tmp_path / "out.parquet")
     found = pd.read_csv(tmp_path / "out.csv", dtype=str)
@@ -39,7 +39,7 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     assert typed.dtype == bool
     assert np.mean(typed == TRUTH) > 0.9
     assert found["prediction"].tolist() == typed.astype(str).str.lower().tolist()
-    evaluation = json_of("evaluate", run, data, "--workers", 0)
+    evaluation = json_of("evaluate", run, data)
     assert evaluation["classes"] == [False, True]
     assert evaluation["n_errors"] == np.sum(typed != TRUTH)
 

@@ -136,7 +136,7 @@ def test_embed__has_no_rows_that_join_or_leave_and_nothing_to_judge(tmp_path):
 
 def test_embed__on_the_command_line(tmp_path):
     table(tmp_path / "data", n_rows=100)
-    options = ("--basis-size", 20, "--width-factor", 0.3, "--workers", 0)
+    options = ("--basis-size", 20, "--width-factor", 0.3)
     embedding = ("embed", tmp_path / "data", tmp_path / "run", "--components", 3, *options)
     printed = succeed(*embedding, "--output", tmp_path / "out.parquet")
     assert "components         3\n" in printed

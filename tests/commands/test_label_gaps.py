@@ -89,11 +89,11 @@ def test_ingest__several_targets_with_gaps(tmp_path):
 def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
     file, rows = write(tmp_path / "rows.csv", table(Y)), tmp_path / "rows"
     succeed("ingest", file, rows, "--label", "y", "--missing", "drop")
-    succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
-    told = json_of("evaluate", tmp_path / "run", file, "--workers", 0)
+    succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6)
+    told = json_of("evaluate", tmp_path / "run", file)
     assert told["n_rows"] == 90
     out = tmp_path / "out.csv"
-    succeed("predict", tmp_path / "run", file, out, "--keep", "y", "--workers", 0)
+    succeed("predict", tmp_path / "run", file, out, "--keep", "y")
     assert pd.read_csv(out)["y"].isna().tolist() == GAPS.tolist()
 
 

@@ -21,7 +21,7 @@ from tests.scenes import CLASSES, drawn_scene, predicted, write_scene
 
 PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-6)
 WHERE = {"variable": "reflectance", "feature_dim": "band"}
-OPTIONS = ("--variable", "reflectance", "--feature-dim", "band", "--workers", 0)
+OPTIONS = ("--variable", "reflectance", "--feature-dim", "band")
 
 
 def fitted(scene, place, **options):

@@ -20,7 +20,6 @@ from tests.cells import drawn_cells, read_cells, write_cells
 from tests.cli.program import json_of, refuse
 
 CELLS = drawn_cells()
-INLINE = ("--workers", 0)
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +146,13 @@ def test_obs__no_cells(fitted, tmp_path):
 def test_program__predicts_new_cells_as_it_was_trained(fitted, tmp_path):
     place = shutil.copytree(fitted / "cells3.zarr", tmp_path / "cells.zarr")
     run = fitted / "types"
-    told = json_of("predict", run, place, "--to", "obs/predicted", *INLINE)
+    told = json_of("predict", run, place, "--to", "obs/predicted")
     assert told["columns"] == ["obs/predicted", "obs/predicted_confidence"]
     labels = read_cells(place).obs
     known = labels["cell_type"].notna()
     wrong = labels["predicted"].astype(str) != labels["cell_type"].astype(str)
     assert wrong[known].mean() < 0.2
-    assert json_of("evaluate", run, place, *INLINE)["n_rows"] == known.sum()
+    assert json_of("evaluate", run, place)["n_rows"] == known.sum()
 
 
 def test_program__one_place_for_predictions(fitted, tmp_path):

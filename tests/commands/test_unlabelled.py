@@ -107,28 +107,22 @@ def write_labels(path, labels, mark):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mark", ["none"])
-def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
+def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_labels(tmp_path / "rows.csv", MARKED, mark)
-    write_labels(tmp_path / "new.csv", np.where(np.arange(150) % 5 == 1, Y, NONE), mark)
+    write_labels(tmp_path / "rows.csv", MARKED, "none")
+    write_labels(tmp_path / "new.csv", np.where(np.arange(150) % 5 == 1, Y, NONE), "none")
     write_labels(tmp_path / "dash.csv", np.where(np.arange(150) % 5 == 2, Y, NONE), "-")
-    here = ("--workers", 0)
-    succeed("ingest", "rows.csv", "rows", "--label", "kind", "--unlabelled", mark)
-    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8, *here)
-
-    def figures(*command):
-        return json_of(*command, *here)
-
-    found = figures("evaluate", "run", "new.csv")
+    succeed("ingest", "rows.csv", "rows", "--label", "kind", "--unlabelled", "none")
+    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
+    found = json_of("evaluate", "run", "new.csv")
     assert (found["n_rows"], found["n_unlabelled"]) == (30, 120)
     judge = ("--evaluate", "new.csv", "--max-error-rate", 1)
-    assert figures("update", "run", "new.csv", *judge)["n_rows"] == 30
-    assert figures("evaluate", "run", "dash.csv", "--unlabelled", "-")["n_rows"] == 30
-    succeed("refresh", "run", *here)
-    assert figures("evaluate", "run", "new.csv")["n_rows"] == 30
-    assert figures("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
-    problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", mark or "x", *here)
+    assert json_of("update", "run", "new.csv", *judge)["n_rows"] == 30
+    assert json_of("evaluate", "run", "dash.csv", "--unlabelled", "-")["n_rows"] == 30
+    succeed("refresh", "run")
+    assert json_of("evaluate", "run", "new.csv")["n_rows"] == 30
+    assert json_of("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
+    problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", "none")
     assert problem == "--unlabelled is given, but rows is a dataset."
 
 

@@ -113,6 +113,6 @@ def test_default_fit__of_moons_on_the_command_line(tmp_path, options):
     X_train, X_test, y_train, y_test = drawn("moons")
     write_table(tmp_path / "train", X_train, y_train, chunk_rows=70)
     write_table(tmp_path / "test", X_test, y_test)
-    succeed("fit", tmp_path / "train", tmp_path / "run", *options, "--workers", 0)
+    succeed("fit", tmp_path / "train", tmp_path / "run", *options)
     figures = json_of("evaluate", tmp_path / "run", tmp_path / "test")
     assert figures["error_rate"] <= 0.01

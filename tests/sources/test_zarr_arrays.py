@@ -104,7 +104,7 @@ def test_predict__names_the_rows_of_the_group(group, tmp_path):
     fit_dataset(Dataset.open(tmp_path / "data"), run, FitParams(alpha=1e-6), InlineEngine())
     # Other programs write lists as attributes.
     zarr.open_group(place, mode="r+")["X"].attrs["_ARRAY_DIMENSIONS"] = ["row", "feature"]
-    succeed("predict", run, place, tmp_path / "out.csv", "--id", "key", "--workers", 0)
+    succeed("predict", run, place, tmp_path / "out.csv", "--id", "key")
     found = pd.read_csv(tmp_path / "out.csv")
     assert found.columns.tolist() == ["id", "prediction"]
     assert np.mean(found["prediction"] == NAMES) > 0.98
