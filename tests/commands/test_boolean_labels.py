@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 
 from dask_nrbfn import (
     fit_dataset,
@@ -25,9 +24,10 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     frame = pd.DataFrame(X, columns=list("abcd")).assign(y=TRUTH)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     data, run = tmp_path / "data", tmp_path / "run"
-    told = json_of("ingest", tmp_path / "rows.csv", data, "--label", "y")
-    assert (told["classes"], told["class_counts"]) == ([False, True], np.bincount(TRUTH).tolist())
-    assert zarr.open_array(data / "y", mode="r").dtype == np.int64
+    assert json_of("ingest", tmp_path / "rows.csv", data, "--label", "y")["classes"] == [
+        False,
+        True,
+    ]
     succeed("fit", data, run, "--alpha", 1e-6)
     predict = ("predict", run, tmp_path / "rows.csv", "--probabilities")
     succeed(*predict, tmp_path / "out.csv")
@@ -39,9 +39,7 @@ def test_csv__labels_come_back_as_true_and_false(tmp_path):
     assert typed.dtype == bool
     assert np.mean(typed == TRUTH) > 0.9
     assert found["prediction"].tolist() == typed.astype(str).str.lower().tolist()
-    evaluation = json_of("evaluate", run, data)
-    assert evaluation["classes"] == [False, True]
-    assert evaluation["n_errors"] == np.sum(typed != TRUTH)
+    assert json_of("evaluate", run, data)["n_errors"] == np.sum(typed != TRUTH)
 
 
 @pytest.mark.fast_cases(1)

@@ -14,7 +14,6 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
-from dask_nrbfn.sources import source as sources
 from tests.sites import write_site
 
 PARAMS = FitParams(basis="random", basis_size=12, alpha=1e-4)
@@ -68,28 +67,22 @@ def test_ingest__table_of_indicators_is_sparse_if_wanted(tmp_path):
 
 
 def test_ingest__table_of_many_categories(tmp_path, monkeypatch, caplog):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "city": rng.integers(0, 280, 900).astype(str) + "x",
-            "age": np.where(rng.random(900) < 0.1, np.nan, rng.normal(size=900)),
-            "day": pd.date_range("2020-01-01", periods=900),
-            "y": rng.integers(0, 2, 900),
-        }
-    )
-    frame.to_parquet(tmp_path / "rows.parquet")
-    options = {"label": "y", "missing": "impute", "max_categories": 300}
+    # 900 rows of 273 features have fewer bytes, and 1000 rows have more.
+    monkeypatch.setattr("dask_nrbfn.sources.source._DENSE_BYTES", 2**21)
+    rng, n = np.random.default_rng(0), 1000
+    columns = {
+        "city": rng.integers(0, 280, n).astype(str) + "x",
+        "age": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+        "day": pd.date_range("2020-01-01", periods=n),
+    }
+    options = {"missing": "impute", "max_categories": 300}
     caplog.set_level("INFO", logger="dask_nrbfn")
-    small = ingest_file(tmp_path / "rows.parquet", MemoryStore(), **options)
-    assert not small.is_sparse
-    assert "sparse" not in caplog.text
-    # 900 rows of 273 features are smaller than 2 MiB.
-    monkeypatch.setattr(sources, "_DENSE_BYTES", 900 * small.n_features * 8 - 1)
-    found = ingest_file(tmp_path / "rows.parquet", tmp_path / "found", chunk_rows=70, **options)
-    assert "stored as sparse rows, for which a fit learns no column weights" in caplog.text
-    plain = ingest_file(tmp_path / "rows.parquet", MemoryStore(), sparse="no", **options)
-    assert found.is_sparse
-    assert not plain.is_sparse
+    frame = pd.DataFrame(columns)
+    assert not ingest_file(frame[:900], MemoryStore(), **options).is_sparse
+    found = ingest_file(frame, tmp_path / "found", chunk_rows=70, **options)
+    assert "for which a fit learns no column weights" in caplog.text
+    plain = ingest_file(frame, MemoryStore(), sparse="no", **options)
+    assert (found.is_sparse, plain.is_sparse) == (True, False)
     assert found.content == plain.content
     np.testing.assert_array_equal(rows_of(found)[1], rows_of(plain)[1])
     assert found.row_values >= np.count_nonzero(rows_of(plain)[1], axis=1).max()

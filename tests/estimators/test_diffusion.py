@@ -1,5 +1,3 @@
-import inspect
-
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -7,19 +5,9 @@ import pytest
 import zarr
 from sklearn.datasets import make_swiss_roll
 
-from dask_nrbfn import DiffusionMap, FitParams, NRBFNClassifier
+from dask_nrbfn import DiffusionMap, NRBFNClassifier
 from dask_nrbfn.errors import NRBFNError, ParameterError
 from tests.tables import spirals, write_table
-
-
-def test_diffusion_map__signature_is_that_of_the_parameters():
-    parameters = inspect.signature(DiffusionMap).parameters.values()
-    found = {parameter.name: parameter.default for parameter in parameters}
-    own = {"n_components": 2, "basis": "random", "missing": "auto", "store": None, "verbose": 0}
-    own["device"] = "cpu"
-    assert {name: found.pop(name) for name in own} == own
-    options = FitParams.options()
-    assert found == {name: options[name].default for name in found}
 
 
 def test_diffusion_map__unrolls_a_roll():

@@ -29,9 +29,9 @@ def board(rng):
     return X, np.floor(X).astype(np.int64).sum(axis=1) % 2
 
 
-def exclusive_or(rng, n_features=2):
-    X = rng.uniform(-1, 1, (2700, n_features))
-    X = X[np.all(np.abs(X[:, :2]) > 0.15, axis=1)][:1800]
+def exclusive_or(rng):
+    X = rng.uniform(-1, 1, (2700, 2))
+    X = X[np.all(np.abs(X) > 0.15, axis=1)][:1800]
     return X, (X[:, 0] > 0) ^ (X[:, 1] > 0)
 
 
@@ -57,11 +57,6 @@ def categories(rng):
     return X, (levels[:, 0] % 2 == 1) ^ (levels[:, 1] > 2)
 
 
-def one_hot(rng):
-    levels = rng.integers(12, size=900)
-    return np.eye(12)[levels], levels % 3 == 0
-
-
 def units(rng):
     X, y = of_classes(groups(rng, 9, 3), 3)
     return X * [1, 100, 1e4], y
@@ -74,12 +69,10 @@ def rare(rng):
 
 TABLES = {
     "moons": moons,
-    "one-hot": one_hot,
     "twenty groups": lambda rng: of_classes(groups(rng, 20, 5, 0.5), 4),
     "spirals": two_spirals,
     "board": board,
     "exclusive or": exclusive_or,
-    "exclusive or of ten": lambda rng: exclusive_or(rng, 10),
     "fifty columns": lambda rng: of_classes(groups(rng, 40, 50, 1.0, 1500), 2),
     "twenty classes": lambda rng: groups(rng, 20, 10, 0.8, 1500),
     "categories": categories,

@@ -4,7 +4,13 @@ import inspect
 
 import pytest
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor, NRBFNRegressorCV
+from dask_nrbfn import (
+    DiffusionMap,
+    NRBFNClassifier,
+    NRBFNClassifierCV,
+    NRBFNRegressor,
+    NRBFNRegressorCV,
+)
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
 OF_TABLES = {"unlabelled": None, "missing": "auto", "store": None, "verbose": 0, "device": "cpu"}
@@ -36,6 +42,14 @@ def test_classifiers__signatures_are_those_of_the_parameters():
     assert defaults_of(NRBFNClassifier) == fitted | OF_TABLES
     tuned = defaults(FitParams, without=TUNED) | defaults(TuneParams, without={"validation"})
     assert defaults_of(NRBFNClassifierCV) == tuned | defaults(FitLimits) | OF_TABLES
+
+
+def test_diffusion_map__signature_is_that_of_the_parameters():
+    found, options = defaults_of(DiffusionMap), FitParams.options()
+    own = OF_TABLES | {"n_components": 2, "basis": "random"}
+    del own["unlabelled"]
+    assert {name: found.pop(name) for name in own} == own
+    assert found == {name: options[name].default for name in found}
 
 
 @pytest.mark.parametrize(
