@@ -96,14 +96,6 @@ def test_predict__text_has_quotes_where_it_needs_them(tmp_path, place):
     assert {*re.findall(r'"(?:[^"]|"")+"', out.read_text())} == {'"a, b"', '"a ""b"""', '"a\nb"'}
 
 
-def test_predict__keeps_the_label_of_the_file(tmp_path, place):
-    rows = people(90, seed=1)
-    found, _ = predicted(place, rows, tmp_path, "--keep", "bought", "--probabilities")
-    shares = ["probability_no", "probability_yes"]
-    assert found.columns.tolist() == ["person", "bought", "prediction", *shares]
-    assert found["bought"].tolist() == rows["bought"].tolist()
-
-
 def test_predict__an_id_that_is_a_feature_too(tmp_path, place):
     rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
     file = write(tmp_path / "rows.csv", rows)

@@ -159,7 +159,6 @@ def test_text__titles_and_comments_before_the_header_are_left_out(tmp_path, capl
         assert f"{lines.count(chr(10))} lines before the first row are left out" in caplog.text
         caplog.clear()
     assert ingest_text(tmp_path, ("sep=,\n" + NARROW).replace(",", ";")).n_rows == 60
-    assert ingest_text(tmp_path, ("# by x\n" + NARROW).replace("\n", "\r")).n_rows == 60
     assert not ingest_text(
         tmp_path, "".join(f"# {row},\n" for row in range(40)) + NARROW
     ).schema.label
