@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-import numpy as np
+import pandas as pd
 import pytest
 
 from tests.cli.program import PROGRAM, json_of, refuse, succeed
@@ -15,12 +15,9 @@ from tests.tables import spirals, write_table
 @pytest.fixture
 def csv(tmp_path):
     X, y = spirals(300)
-    table = np.column_stack([X, y])
-    path = tmp_path / "rows.csv"
-    np.savetxt(
-        path, table, fmt=["%.6f"] * 4 + ["%d"], delimiter=",", header="a,b,c,d,kind", comments=""
-    )
-    return path
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=y)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path / "rows.csv"
 
 
 @pytest.fixture

@@ -105,12 +105,9 @@ def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     narrow = write_table(tmp_path / "narrow", X.astype("f4"), y, chunk_rows=13)
     heavy = write_table(tmp_path / "heavy", X + 0.5, y, weights=weights, chunk_rows=31)
     refresh_run(run.location, [narrow, heavy], InlineEngine())
-    table = write_table(
-        tmp_path / "joined",
-        np.concatenate([X.astype("f4").astype("f8"), X + 0.5]),
-        np.concatenate([y, y]),
-        weights=np.concatenate([np.ones(80), weights]),
-    )
+    rows = np.concatenate([X.astype("f4").astype("f8"), X + 0.5])
+    weights = np.concatenate([np.ones(80), weights])
+    table = write_table(tmp_path / "joined", rows, np.tile(y, 2), weights=weights)
     expected = fit_dataset(table, MemoryStore(), PARAMS, InlineEngine())
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 
@@ -134,9 +131,8 @@ def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
 
 @pytest.mark.slow
 def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
-    tuning = TuneParams(
-        effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",)
-    )
+    tried = {"alphas": (1e-2, 1e-4), "width_factors": (0.3,), "features": ("plain",)}
+    tuning = TuneParams(effort="quick", folds=3, **tried)
     run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning)
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())

@@ -98,20 +98,15 @@ def test_ingest__dask_array_of_sparse_blocks(matrix):
         for rows in (X[:20], X[20:40], X[40:])
     ]
     weights = np.arange(1.0, 51.0)
-    found = ingest_arrays(
-        da.concatenate(blocks),
-        da.from_array(y, chunks=9),
-        MemoryStore(),
-        weights=da.from_array(weights),
-        chunk_rows=7,
-    )
+    lazy = da.concatenate(blocks), da.from_array(y, chunks=9)
+    options = {"weights": da.from_array(weights), "chunk_rows": 7}
+    found = ingest_arrays(*lazy, MemoryStore(), **options)
     assert found.content == ingest_arrays(X, y, MemoryStore(), weights=weights).content
 
 
 def fitted(rows, place, name):
-    return fit_dataset(
-        ingest_arrays(*rows, place / name), place / f"{name}-run", PARAMS, InlineEngine()
-    )
+    dataset = ingest_arrays(*rows, place / name)
+    return fit_dataset(dataset, place / f"{name}-run", PARAMS, InlineEngine())
 
 
 @pytest.mark.slow

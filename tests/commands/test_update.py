@@ -203,10 +203,8 @@ def test_update_run__balanced_classes_weigh_as_in_the_fit(rows):
 @pytest.mark.slow
 def test_update_run__peaks_stay_below_what_was_said(tmp_path):
     X, y = spirals(5500, n_features=700)
-    first, second = (
-        write_table(tmp_path / name, X[rows], y[rows], chunk_rows=500)
-        for name, rows in (("first", slice(3500)), ("second", slice(3500, None)))
-    )
+    first = write_table(tmp_path / "first", X[:3500], y[:3500], chunk_rows=500)
+    second = write_table(tmp_path / "second", X[3500:], y[3500:], chunk_rows=500)
     params = FitParams(basis="random", basis_size=3000, alpha=1e-9)
     # Workers of its own: those that searched neighbours hold the search's code too.
     with connect(EngineOptions(workers=1, memory="4GiB")) as engine:
@@ -230,13 +228,11 @@ def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
     assert update(run, rows[1], forget=True)["new_error"] is None
 
 
-def test_update_run__refuses_rows_that_the_run_holds_in_any_order(tmp_path, run, rows):
+def test_update_run__refuses_rows_that_the_run_holds_in_any_order(run, rows):
     update(run, rows[1])
     for dataset in rows[:2]:
         X, y = table_of([dataset])
-        repeated = write_table(
-            tmp_path / "repeated", X[::-1], y[::-1], chunk_rows=11, overwrite=True
-        )
+        repeated = write_table(MemoryStore(), X[::-1], y[::-1], chunk_rows=11)
         latest = Model.load(run.location).digest()
         with pytest.raises(AlreadyAddedError, match="holds the rows of"):
             update(run, repeated)
@@ -522,10 +518,8 @@ def test_merge_runs__two_sites_are_one_fit(run, rows):
 def test_update_run__training_r2_is_that_of_all_rows(features):
     X, Y = surfaces(300)
     params = FitParams(basis="kmeans", basis_size=25, features=features, alpha=1e-6)
-    one, two = (
-        write_table(MemoryStore(), X[rows], target=Y[rows])
-        for rows in (slice(200), slice(200, None))
-    )
+    one = write_table(MemoryStore(), X[:200], target=Y[:200])
+    two = write_table(MemoryStore(), X[200:], target=Y[200:])
     run = fit_dataset(one, MemoryStore(), params, InlineEngine())
     fitted = r2_score(Y[:200], Model.load(run.location).scores(X[:200]), multioutput="raw_values")
     close(run.stages["weights"]["training_r2"], fitted)

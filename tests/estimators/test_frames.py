@@ -253,9 +253,8 @@ def test_frames__rows_of_weight_0_fill_no_gaps(table):
 def test_missing__is_imputed_by_default_if_the_fit_has_gaps(table):
     X, y = table
     fitted = clone(NETWORK).set_params(missing="auto").fit(X, y)
-    np.testing.assert_array_equal(
-        fitted.predict_proba(X), clone(NETWORK).fit(X, y).predict_proba(X)
-    )
+    expected = clone(NETWORK).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(fitted.predict_proba(X), expected)
     numbers = np.arange(40.0).reshape(20, 2)
     whole = NRBFNClassifier().fit(numbers, np.arange(20) % 2)
     assert whole.schema_ is None
