@@ -11,9 +11,7 @@ import pandas as pd
 import pytest
 import zarr
 
-from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset
-from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.sources import open_source
+from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, ingest_file
 from tests.cli.program import json_of, refuse, succeed
 
 PARAMS = FitParams(scale="standard", alpha=1e-6)
@@ -45,8 +43,7 @@ def write(place, frame):
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("files")
     options = {"label": "bought", "id": "person", "drop": ("note",), "categorical": ("code",)}
-    source = open_source(write(place / "train.csv", people(150)), **options)
-    dataset = ingest_source(source, place / "train")
+    dataset = ingest_file(write(place / "train.csv", people(150)), place / "train", **options)
     fit_dataset(dataset, place / "run", PARAMS, InlineEngine())
     return place
 
@@ -178,8 +175,7 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     rows = people(90, seed=1)
     shuffled = write(tmp_path / "rows.csv", rows[rows.columns[::-1]])
     found = json_of(*evaluate, shuffled)
-    source = open_source(shuffled, schema=Model.load(place / "run").schema)
-    ingest_source(source, tmp_path / "rows")
+    ingest_file(shuffled, tmp_path / "rows", schema=Model.load(place / "run").schema)
     assert found == json_of(*evaluate, tmp_path / "rows") | {"ignored_columns": ["note"]}
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}

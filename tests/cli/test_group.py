@@ -6,8 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dask_nrbfn import EngineOptions, FitParams, InlineEngine, NRBFNError, fit_dataset
+from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset
 from dask_nrbfn.cli import commands
+from dask_nrbfn.engine import InlineEngine
 from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 

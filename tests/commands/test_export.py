@@ -6,11 +6,15 @@ import pyarrow as pa
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, predict_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.storage.model import Model
 from tests.tables import spirals
 
 READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}

@@ -15,10 +15,13 @@ from sklearn.metrics import (
 )
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, InlineEngine, evaluate_dataset, fit_dataset, predict_dataset
 from dask_nrbfn import scorer as scorer_module
 from dask_nrbfn.commands import predict as predict_module
+from dask_nrbfn.commands.evaluate import evaluate_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -29,6 +32,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine

@@ -8,12 +8,16 @@ import pytest
 import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import Dataset, FitParams, Model, fit_dataset, merge_runs, refresh_run, update_run
 from dask_nrbfn.commands.describe import describe, problems_of
+from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
+from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
 from tests.sites import write_site
 
 PARAMS = FitParams(basis="random", basis_size=12, alpha=1e-4)

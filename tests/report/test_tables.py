@@ -13,11 +13,8 @@ def pairs(table):
 
 
 def test_confusion__counts_and_shares():
-    confusion = [[8, 2, 0], [1, 9, 0], [0, 0, 0]]
-    confused, classes = confusion_tables("t", ["a", "b", "c"], confusion)
+    confused, classes = confusion_tables("t", ["a", "b", "c"], [[8, 2, 0], [1, 9, 0], [0, 0, 0]])
     assert pairs(confused) == [("a", "b", 2.0, 0.2), ("b", "a", 1.0, 0.1)]
-    _, weighted = confusion_tables("t", ["a", "b"], [[1.25, 0], [0, 2.0]])
-    assert weighted.cells[0][-1] == "1.25"
     assert classes.cells == [
         ["a", "88.89 %", "80.00 %", "84.21 %", "10"],
         ["b", "81.82 %", "90.00 %", "85.71 %", "10"],
@@ -33,6 +30,12 @@ def test_confusion__of_labels_that_the_model_does_not_know():
         ["(unknown)", "-", "-", "-", "4"],
     ]
     assert pairs(confused) == [("(unknown)", "b", 4.0, 1.0), ("a", "b", 2.0, 0.2)]
+
+
+def test_confusion__of_weights_and_without_errors():
+    confused, classes = confusion_tables("t", ["a", "b"], [[1.25, 0], [0, 2.0]])
+    assert confused.rows == []
+    assert classes.cells[0][-1] == "1.25"
 
 
 @pytest.mark.parametrize(("n_classes", "first"), [(30, "class 0"), (31, "class 3")])
