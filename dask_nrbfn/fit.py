@@ -5,7 +5,7 @@ import platform
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.spec import Spec
-from dask_nrbfn.stages.bases import MOST_FOUND
+from dask_nrbfn.stages.bases import GIVEN_BASIS, MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS, METRIC
@@ -32,7 +32,6 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
-from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run
@@ -42,26 +41,37 @@ logger = logging.getLogger(__name__)
 # How often a job computes a damaged result again before it gives up.
 _MAX_REDONE = 3
 
-_OF_ONE_NETWORK: tuple[Stage, ...] = (
-    *(NEIGHBORS, RECALL, CONFIDENCE, BASIS, WIDTH, COMPONENTS, MOMENTS, LOCALITY),
-    *(PATH, VALIDATION, PRUNE, WEIGHTS, REFINE),
+_OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
+    NEIGHBORS,
+    RECALL,
+    CONFIDENCE,
+    BASIS,
+    WIDTH,
+    COMPONENTS,
+    MOMENTS,
+    LOCALITY,
+    PATH,
+    VALIDATION,
+    PRUNE,
+    WEIGHTS,
+    REFINE,
 )
 
-STAGES: tuple[Stage, ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
+STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
-EMBEDDING: tuple[Stage, ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)
+EMBEDDING: tuple[Stage[Any], ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)
 """The stages of an embedding, which learns no targets."""
 
 
-def stages_of(spec: Spec) -> list[Stage]:
+def stages_of(spec: Spec) -> list[Stage[Any]]:
     """Return the stages of a fit in order; in a run, those that are left or might be repeated."""
     left_out = _OF_ONE_NETWORK if spec.is_of_cells else ()
     stages = EMBEDDING if spec.mode == "embed" else STAGES
     return [stage for stage in stages if stage not in left_out and stage.wanted(spec)]
 
 
-def stages_of_run(run: Run) -> list[Stage]:
+def stages_of_run(run: Run) -> list[Stage[Any]]:
     """Return all stages of a run in order, finished or not; some depend on what a search chose."""
     left, finished = stages_of(run.spec), run.stages
     stages = EMBEDDING if run.embeds else STAGES
@@ -77,21 +87,22 @@ def check_fit(context: FitContext) -> None:
 def largest_basis(context: FitContext) -> int:
     """Return the largest basis size that fits the workers' memory, at most all rows."""
     most = context.dataset.n_rows
-    costs = [stage.cost for stage in stages_of(context.spec) if stage.grows_with_basis]
+    stages = [stage for stage in stages_of(context.spec) if stage.grows_with_basis]
 
     def fits(n_basis: int) -> bool:
-        sizes = replace(context.sizes, r=n_basis)
-        return max(cost(sizes).held_bytes for cost in costs) <= context.engine.memory_bytes
+        of_size = replace(context, found_basis=n_basis)
+        held = max(stage.cost_in(of_size).held_bytes for stage in stages)
+        return held <= context.engine.memory_bytes
 
     return most if fits(most) else bisect_left(range(1, most), True, key=lambda r: not fits(r))
 
 
-# Of most tunings that choose the size.
+# Basis rows that most tunings choose.
 _USUAL_BASIS = 1024
 
 
 def planned(context: FitContext) -> FitContext:
-    """Return the context of a new fit with its search and a known, usual or largest basis size."""
+    """Return a new fit with its neighbour search and a known, usual or largest basis size."""
     context = replace(context, search=plan_search(context))
     if context.found_basis or context.requested_size:
         return context
@@ -105,7 +116,7 @@ def stage_costs(context: FitContext) -> dict[str, StageCost]:
     return {stage.name: stage.cost_in(context) for stage in stages_of(context.spec)}
 
 
-def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
+def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     cost, engine = stage.cost_in(context), context.engine
     remedy = stage.remedy(context.spec.params)
@@ -121,8 +132,8 @@ def _check_stage_budget(stage: Stage, context: FitContext) -> StageCost:
 
 
 def start_run(location: Location, context: FitContext) -> Run:
-    """Begin a run, or open an unfinished run with its recorded search."""
-    search = None if exists(location) else _fitting_search(context)
+    """Begin a run, or open an unfinished run with its recorded neighbour search."""
+    search = None if exists(location) else _plan_neighbors(context)
     run = Run.start(
         location,
         context.dataset,
@@ -135,11 +146,11 @@ def start_run(location: Location, context: FitContext) -> Run:
     if any(record.get("device", device) != device for record in run.stages.values()):
         logger.info("fit: goes on with device=%s; the other results differ by rounding", device)
     if "neighbors" not in run.decisions:
-        run.decide("neighbors", asdict(search or _fitting_search(context)))
+        run.decide("neighbors", asdict(search or _plan_neighbors(context)))
     return run
 
 
-def _fitting_search(context: FitContext) -> NeighborSearch:
+def _plan_neighbors(context: FitContext) -> NeighborSearch:
     """Return the neighbour search; raise an error if a stage does not fit the memory."""
     search = plan_search(context)
     context = replace(context, search=search)
@@ -150,27 +161,30 @@ def _fitting_search(context: FitContext) -> NeighborSearch:
 
 
 def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[], None]) -> None:
-    """Run the unfinished stages of a run, and repeat stages whose results are damaged."""
+    """Run the unfinished stages of a run, and repeat stages whose results are damaged.
+
+    The record of a stage is written after all its arrays. So a stage without a record starts again
+    with its finished parts, and what a stage has chosen is known from its record alone.
+    """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    stages = stages_of_run(run)
-    _drop_scratch(run, stages, run.stages)
+    for stage in stages_of_run(run):
+        if stage.name in run.stages:
+            _drop_scratch(run, stage)
     while True:
         check_still_locked()
-        finished = run.stages
+        stages, finished = stages_of_run(run), run.stages
         missing = [stage for stage in stages if stage.name not in finished]
         try:
             if RECALL.name in finished:
                 check_recall(run, context.min_recall)
-            if context.basis is not None and not run.has("given/values"):
-                basis = np.asarray(context.basis)
-                write_array(run.group("given"), "values", basis, "basis", "feature")
+            if context.basis is not None and not GIVEN_BASIS.is_in(run):
+                GIVEN_BASIS.write(run, np.asarray(context.basis))
             if not missing:
-                leaves = [name for stage in stages for name in stage.leaves(run)]
-                check_model(run, context.engine, leaves)
+                check_model(run, context.engine, _verified_arrays(run, stages))
+                run.drop(*(f"{stage.name}/parts" for stage in stages if stage.keeps_parts))
                 return
             run_stage(missing[0], run, context, check_still_locked)
-            stages = stages_of_run(run)
-            _drop_scratch(run, stages, run.stages if len(missing) == 1 else [missing[0].name])
+            _drop_scratch(run, missing[0])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
             if redone[error.stage, error.parts] > _MAX_REDONE:
@@ -178,33 +192,37 @@ def finish_run(run: Run, context: FitContext, *, check_still_locked: Callable[[]
             logger.warning("%s The damaged result is computed again.", error.problem)
             check_still_locked()
             run.forget(error.stage, error.parts)
-            stages = stages_of_run(run)
 
 
-def _drop_scratch(run: Run, stages: Iterable[Stage], finished: Collection[str]) -> None:
-    """Delete results of finished stages that no later stage needs."""
-    ended = {stage.name for stage in stages} <= run.stages.keys()
+def _verified_arrays(run: Run, stages: Iterable[Stage[Any]]) -> list[str]:
+    """Return the names of the stored arrays that the end of a fit reads again."""
     names: list[str] = []
     for stage in stages:
-        if stage.name in finished:
-            if ended or not stage.keeps_parts:
-                names.append(f"{stage.name}/parts")
-            for name in stage.scratch:
-                names += run.group_names(name) if name.endswith("-") else [name]
+        stored = run.stages[stage.name]["arrays"]
+        names += [each.name for each in stage.arrays if each.verified and each.name in stored]
+        names += stage.verified_parts(run)
+    return names
+
+
+def _drop_scratch(run: Run, stage: Stage[Any]) -> None:
+    """Delete results of a finished stage that no later stage needs."""
+    names = [] if stage.keeps_parts else [f"{stage.name}/parts"]
+    for name in stage.scratch:
+        names += run.group_names(name) if name.endswith("-") else [name]
     run.drop(*names)
 
 
 def run_stage(
-    stage: Stage, run: Run, context: FitContext, check_still_locked: Callable[[], None]
+    stage: Stage[Any], run: Run, context: FitContext, check_still_locked: Callable[[], None]
 ) -> None:
-    """Run one stage, whose predecessors are finished, and record its cost."""
+    """Run one stage, whose predecessors are finished, and record its results, time and memory."""
     context = context.in_run(run)
     cost = _check_stage_budget(stage, context)
-    seen, dataset = run, context.dataset
+    own_run, dataset = run, context.dataset
     if stage.labelled_only:
-        seen, dataset = run.of_labelled(), dataset.of_labelled()
+        own_run, dataset = run.of_labelled(), dataset.of_labelled()
     job = StageJob(
-        seen,
+        own_run,
         dataset,
         context.engine,
         context.validation,
@@ -219,14 +237,15 @@ def run_stage(
     seconds = round(time.perf_counter() - start, 3)
     check_still_locked()
     taken = {
+        "arrays": stage.stored(run),
         "started": started.isoformat(timespec="seconds"),
         "seconds": seconds,
         "device": context.engine.device,
         "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }
-    run.record(stages={**run.stages, stage.name: record | taken})
-    logger.info("%s: %d rows in %.1f s", stage.name, seen.n_rows, seconds)
+    run.record(stages={**run.stages, stage.name: record.to_dict() | taken})
+    logger.info("%s: %d rows in %.1f s", stage.name, own_run.n_rows, seconds)
     if stage is SEARCH and context.clock.rates:
         costs = stage_costs(planned(context.in_run(run))).items()
         left = [cost for name, cost in costs if name not in run.stages]
@@ -235,11 +254,11 @@ def run_stage(
 
 def _left_s(run: Run, context: FitContext, n_basis: int | None = None) -> float:
     """Return the seconds that are left to try, if the network then has so many basis rows."""
-    sizes, tries = context.sizes, (METRIC, SEARCH, CELLS)
     if n_basis is not None:
-        sizes = replace(sizes, r=n_basis)
-    after = [each for each in stages_of(context.spec) if each not in tries]
-    return context.clock.left_s(each.cost(sizes) for each in after if each.name not in run.stages)
+        context = replace(context, found_basis=n_basis)
+    done = {METRIC.name, SEARCH.name, CELLS.name, *run.stages}
+    after = [stage for stage in stages_of(context.spec) if stage.name not in done]
+    return context.clock.left_s(stage.cost_in(context) for stage in after)
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

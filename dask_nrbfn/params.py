@@ -7,6 +7,7 @@ only change how the work is done (workers, threads, memory) are in `dask_nrbfn.e
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from inspect import cleandoc
 from numbers import Integral, Real
@@ -40,11 +41,12 @@ _MAX_SHOWN_LETTERS = 60
 class Option:
     """Definition of a parameter, for the command line, docstrings, the guide and checks.
 
-    type: type of the value, or of each of several values. help: its effect.
+    type: type of the value, or of each of several values; bool of a flag, object of anything.
+    help: its effect.
     choices: all allowed texts; empty: any. prefix: texts with this prefix are allowed too.
     words: texts that are allowed instead of a number.
     least, most: a number is from `least` to `most`.
-    none: meaning of None in words; without it None is not allowed.
+    none: meaning of None in words, which may be empty; without it None is not allowed.
     several: whether the value is a sequence. tunes: the parameter of a fit whose values are tried.
     metavar: placeholder of the value in the help; None: from the type.
     rare: whether the help of a command has only its name.
@@ -79,7 +81,9 @@ class Option:
     @property
     def allowed(self) -> str:
         """The allowed values as text."""
-        if self.type is str:
+        if self.type is bool:
+            return "True or False"
+        if self.type in (str, object):
             allowed = ", ".join(self.choices) or str(self.metavar)
             allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
         else:
@@ -88,26 +92,33 @@ class Option:
             allowed += f" {'of at least' if no_most else 'from'} {self.least}"
             allowed += "" if no_most else f" to {self.most}"
             allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
-        return f"a few values, each {allowed}" if self.several else allowed
+        return f"a few values, each {allowed}" if self.several and not self._has_names else allowed
 
     @property
     def placeholder(self) -> str:
         """The placeholder of the value in the help of a command."""
-        numbers = {int: ("INTEGER",), float: ("NUMBER",), str: ()}[self.type]
+        numbers = {int: ("INTEGER",), float: ("NUMBER",)}.get(self.type, ())
         one = self.metavar or "|".join((*numbers, *self.choices, *self.words))
-        return f"{one},..." if self.several else one
+        return f"{one},..." if self.several and not self._has_names else one
+
+    @property
+    def _has_names(self) -> bool:
+        """Whether the values are any texts, which `metavar` describes all together."""
+        return self.several and self.type is str and not self.choices
 
     def documentation(self, name: str, default: Any) -> str:
         """Return the entry of a docstring for a parameter with this name and default."""
         own = replace(self, default=default)
         shown, help = own.default_text, self.help
         if default is None:
-            shown, help = "None", f"{help} None: {self.none}."
+            shown, help = "None", f"{help} None: {self.none}." if self.none else help
         text = "\n".join(wrap(help, _DOCSTRING_WIDTH, break_on_hyphens=False))
         return f"{name} : {self.allowed}, default={shown}\n{indent(text, '    ')}"
 
     def parse(self, text: str) -> Any:
         """Return the value that a text gives; a text that gives none stays, for `check`."""
+        if self._has_names or self.type is object:
+            return text
         if self.several:
             one = replace(self, several=False)
             return tuple(one.parse(each.strip()) for each in text.split(","))
@@ -130,6 +141,8 @@ class Option:
     def _allows(self, value: Any) -> bool:
         if isinstance(value, str) and value in self.words:
             return True
+        if self.type in (bool, object):
+            return isinstance(value, self.type)
         if not isinstance(value, _KINDS[self.type]) or isinstance(value, bool):
             return False
         if self.type is str:
@@ -158,6 +171,21 @@ def number(default: Any, help: str, most: float = 1, **details: Any) -> Any:
     return _field(Option(default, float, help, most=most, **details))
 
 
+def flag(help: str) -> Any:
+    """Return the option of a flag, which is off by default."""
+    return _field(Option(False, bool, help))
+
+
+def names(help: str, *, none: str = "", metavar: str = "COLUMNS") -> Any:
+    """Return the option of any names; `metavar` stands for all of them."""
+    return _field(Option(None, str, help, none=none, metavar=metavar, several=True))
+
+
+def anything(help: str, **details: Any) -> Any:
+    """Return the option of a value whose type is checked where it is used; None by default."""
+    return _field(Option(None, object, help, **details))
+
+
 @dataclass(frozen=True)
 class Params:
     """Parameters whose values are checked by their options."""
@@ -178,6 +206,20 @@ class Params:
         return {
             each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata
         }
+
+    @classmethod
+    def of_named(cls, values: Mapping[str, Any]) -> Self:
+        """Return parameters of values by name; an unknown name is a ParameterError."""
+        known = cls.options()
+        for name in values:
+            if name not in known:
+                alike = get_close_matches(name, known, n=1)
+                hint = f"`{alike[0]}` has a similar name. " if alike else ""
+                options = ", ".join(f"`{each}`" for each in known)
+                raise ParameterError(
+                    f"{name} is not an option.", f"{hint}The options are {options}."
+                )
+        return cls(**values)
 
     @classmethod
     def of_checked(cls, values: Mapping[str, Any]) -> Self:
@@ -224,8 +266,7 @@ class FitParams(Params):
         "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
-    # Always an int after `resolve_auto`.
-    metric_rounds: int = count(
+    metric_rounds: int | None = count(
         None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
         "result on held-out rows is used; none is used if the gain is by chance. A single round "
@@ -297,8 +338,7 @@ class FitParams(Params):
         "balanced: all classes have the same total weight.",
         none="every row weighs the same",
     )
-    # A number once a fit has chosen it.
-    alpha: float = number(
+    alpha: float | str = number(
         "auto",
         "Ridge penalty, relative to the trace of the gram matrix (the paper's lambda); auto: the "
         "best of 0.1, 0.001, ..., 1e-13 on held-out rows, or in each cell the best of 0.001, 1e-4, "
@@ -348,8 +388,7 @@ class FitParams(Params):
         words=("auto",),
         none="1; in a tuning, auto unless the effort is quick",
     )
-    # Always an int after `resolve_auto`.
-    n_neighbors: int = count(
+    n_neighbors: int | None = count(
         None,
         "Neighbours that the confidence of a row, or its locality, is computed from.",
         none=f"{N_NEIGHBORS}, or all other rows",
@@ -396,6 +435,24 @@ class FitParams(Params):
             if getattr(self, name) is None:
                 resolved[name] = value
         return self.with_checked(**resolved)
+
+    @property
+    def k(self) -> int:
+        """The number of neighbours of a fit that has begun."""
+        assert self.n_neighbors is not None
+        return self.n_neighbors
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest number of rounds that learn column weights, of a fit that has begun."""
+        assert self.metric_rounds is not None
+        return self.metric_rounds
+
+    @property
+    def chosen_alpha(self) -> float:
+        """The alpha of a fit that has chosen it."""
+        assert not isinstance(self.alpha, str)
+        return self.alpha
 
     @property
     def predicting(self) -> tuple[str, str, str]:

@@ -66,7 +66,7 @@ class RowPass(Protocol):
 class Reduction(NamedTuple):
     """A pass over rows whose result is a sum.
 
-    begin: takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
+    begin: takes the open run and dataset, the first and last-plus-one row of a part, and `others`;
         returns a `RowPass`.
     finish: stores the sums over all rows outside the parts; takes the open run, the `SumRecord` and
         the `Sums`, which it may overwrite. None: they are stored like a part, for `read_total`.
@@ -76,7 +76,7 @@ class Reduction(NamedTuple):
     begin: Callable[..., RowPass]
     kinds: Mapping[str, type[RowSum]]
     layout: PartLayout
-    context: tuple[Any, ...] = ()
+    others: tuple[Any, ...] = ()
     finish: "Callable[[Run, SumRecord, Sums], None] | None" = None
 
 
@@ -113,14 +113,14 @@ def map_parts(
     units = run.layout.spans if units is None else units
     finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
     # A resumed tuning with another time left has other units.
-    sums = [crc32(json.dumps(unit, default=str).encode()) for unit in units]
+    checksums = [crc32(json.dumps(unit, default=str).encode()) for unit in units]
     wanted = range(len(units)) if only is None else only
-    missing = [i for i in wanted if finished.get(i, {}).get("unit") != sums[i]]
+    missing = [i for i in wanted if finished.get(i, {}).get("unit") != checksums[i]]
     run.drop_part(stage, *(range(index, index + 1) for index in missing if index in finished))
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
     _log_finished(stage, len(wanted), len(missing), finished.values())
-    arguments = [(task, stage, run, dataset, i, units[i], sums[i]) for i in missing]
+    arguments = [(task, stage, run, dataset, i, units[i], checksums[i]) for i in missing]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
     return [finished[index] for index in wanted]
 
@@ -283,7 +283,7 @@ def _summed(
     run: Run, dataset: Dataset, reduction: Reduction, span: tuple[int, int]
 ) -> tuple[SumRecord, Sums]:
     begun, n_rows = time.perf_counter(), span[1] - span[0]
-    work = reduction.begin(run, dataset, *span, *reduction.context)
+    work = reduction.begin(run, dataset, *span, *reduction.others)
     weight = float(n_rows)
     if work.reading is not None:
         weight = 0.0

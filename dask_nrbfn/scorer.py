@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import Scratch
-from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import Rows, is_csr, unmasked
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import check_finite
@@ -111,7 +111,7 @@ class Scorer:
         scores = np.full((X.shape[0], len(self.model.weights)), np.nan)
         for start in range(0, len(scores), self.block_rows):
             rows = X[start : start + self.block_rows]
-            rows = rows if is_sparse(rows) else np.asarray(unmasked(rows))
+            rows = rows if is_csr(rows) else np.asarray(unmasked(rows))
             block = scores[start : start + self.block_rows]
             known: Any = ...
             if skip_gaps and (gaps := np.isnan(rows)).any():

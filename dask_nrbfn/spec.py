@@ -1,13 +1,13 @@
 """What a fit is, in one value: what is asked for, its parameters, and what is left to try.
 
 Requests, `FitParams` and `TuneParams`, are resolved into a `Spec` once, before the first stage. The
-run stores it, and each finished stage narrows it by what its record chooses.
+run stores this value and never changes it: the records of finished stages narrow it when it is
+read.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
-from itertools import product
 from typing import Any, Literal, Self
 
 from dask_nrbfn.choices import BASES
@@ -50,8 +50,8 @@ _COMBINED = {each.name: _TRIED_AS[each.name] for each in fields(Combination)}
 class Spec:
     """A fit, a tuning or an embedding; values that nothing chooses are tuples of one.
 
-    A ridge that is chosen among those of the whole basis narrows nothing: later stages find its
-    results by its place among `ridges`.
+    The alphas, penalties and localities stay after a ridge of the whole basis is chosen, because
+    later stages find its results by its place among `ridges`.
     """
 
     mode: Mode
@@ -205,8 +205,14 @@ class Spec:
     @property
     def ridges(self) -> list[Ridge]:
         """The ridges to try with the features and basis of the fit, ordered by `shared`."""
-        tried = product(self.supported_penalties, self.localities, self.alphas, self.components)
-        return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
+        own = Ridge.in_params(self.params)
+        return [
+            own._replace(penalty=penalty, locality=locality, alpha=alpha, components=size)
+            for penalty in self.supported_penalties
+            for locality in self.localities
+            for alpha in self.alphas
+            for size in self.components
+        ]
 
     @property
     def n_ridges(self) -> int:

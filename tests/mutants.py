@@ -51,8 +51,8 @@ EQUIVALENT = {
     "engine/tasks.py: if [now - looked > _LOOK_INTERVAL_S -> (now - looked >= "
     "_LOOK_INTERVAL_S)]:": "no time between two looks is exactly the interval",
     "engine/tasks.py: time.sleep([0.1 -> 0.2])": "how soon a lost result is looked at again",
-    "numeric/calibration.py: | ((point[:2] >= _MOST_FACTORS) & ([gradient[:2] < 0 -> "
-    "(gradient[:2] <= 0)]))": "a gradient at a bound is not exactly 0",
+    "numeric/calibration.py: at_most = (factors >= _MOST_FACTORS) & ([slopes < 0 -> "
+    "(slopes <= 0)])": "a gradient at a bound is not exactly 0",
     "numeric/held_out.py: near = slice(max(best - [3 -> 4], 0), best + 4)": (
         "one more point of the grid changes the spline less than its error"
     ),

@@ -7,6 +7,7 @@ import numpy as np
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
 from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.options import WriteOptions
 from dask_nrbfn.storage.dataset import Dataset
 
 N = 40
@@ -42,6 +43,5 @@ def write_rows(
 ) -> Dataset:
     source = ArrayRows({"x": np.asarray(X), "y": y, "id": ids})
     source.schema = schema
-    return ingest_source(
-        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=True, **options
-    )
+    stored = WriteOptions(chunk_rows=chunk_rows, overwrite=True)
+    return ingest_source(source, location, stored, unlabelled=unlabelled, **options)

@@ -96,7 +96,7 @@ class OutOfMemoryError(MemoryError):
 class StandInGpu(Gpu):
     """Records the shapes of all copies to and from the host, and counts factorizations."""
 
-    errors, free_bytes, total_bytes = OutOfMemoryError, 2**30, 2**31
+    out_of_memory_error, free_bytes, total_bytes = OutOfMemoryError, 2**30, 2**31
 
     def __init__(self):
         self.xp, self.downloads, self.uploads = _Module(), [], []

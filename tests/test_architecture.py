@@ -22,7 +22,7 @@ ALLOWED = {
     "private": set(),
     "numeric": _BASE,
     "spec": _BASE | {"numeric"},
-    "sources": {"errors", "numeric"},
+    "sources": {"errors", "params", "numeric"},
     "storage": _BASE | {"spec", "private", "outputs", "numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
     "engine": _BASE | {"private", "lazy", "numeric"},

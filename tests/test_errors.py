@@ -6,7 +6,7 @@ import pytest
 
 from dask_nrbfn import errors
 from dask_nrbfn.errors import Advice, DamagedResultError, DataError, NRBFNError
-from dask_nrbfn.sources import open_source
+from tests.opened import open_source
 
 ERRORS = [
     kind

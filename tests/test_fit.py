@@ -1,6 +1,6 @@
 import time
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.resolve import resolve_tuning
-from dask_nrbfn.stages.stage import Stage
+from dask_nrbfn.stages.stage import Stage, StageRecord
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -44,14 +44,20 @@ def count_part(run, dataset, start, stop):
     return PartResult({"counts": np.bincount(codes, minlength=dataset.n_classes).tolist()})
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountsRecord(StageRecord):
+    counts: list[int]
+
+
 def compute_counts(job):
     records = map_parts(job.run, job.dataset, job.engine, stage="counts", task=count_part)
-    return {"counts": np.sum([record["counts"] for record in records], axis=0).tolist()}
+    return CountsRecord(counts=np.sum([each["counts"] for each in records], axis=0).tolist())
 
 
 COUNTS = Stage(
     name="counts",
     compute=compute_counts,
+    record=CountsRecord,
     cost=lambda sizes: StageCost(
         held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.layout.n_parts
     ),
@@ -125,7 +131,7 @@ def test_stage__is_given_the_seconds_that_the_stages_after_it_leave(monkeypatch)
 
     def look(job):
         seen.update(needed=job.needed_s, left=job.left_s(), less=job.left_s(20))
-        return {}
+        return StageRecord()
 
     place = STAGES.index(COLUMNS) + 1
     looking = replace(COUNTS, compute=look, cost=lambda sizes: COST)
@@ -168,6 +174,7 @@ def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
     large = Stage(
         name="large",
         compute=compute_counts,
+        record=CountsRecord,
         cost=lambda sizes: StageCost(held_bytes=2**60),
         remedy=lambda params: "Buy more",
         grows_with_basis=True,
@@ -188,7 +195,7 @@ def test_finish_run__a_damaged_result_is_computed_again_three_times(monkeypatch,
         if left:
             left.pop()
             raise DamagedResultError("It is damaged.", "Repeat.", "columns", ())
-        return {}
+        return StageRecord()
 
     def measure(job):
         done["columns"] += 1

@@ -5,11 +5,14 @@ import pytest
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams
+from dask_nrbfn.sources.options import IngestOptions
 
 NUMBER = Option(0.5, float, "", least=0.001, most=1)
 COUNT = Option(None, int, "", least=2, none="all")
 WORD = Option("a", str, "", choices=("a", "b"), prefix="x:")
 LIST = Option((1.0, 2.0), float, "", least=-1, several=True)
+FLAG = Option(False, bool, "")
+NAMES = Option(None, str, "", metavar="COLUMNS", several=True, none="")
 
 CHOICES = "Give one of a, b."
 BAD = [
@@ -25,6 +28,8 @@ BAD = [
     (LIST, (), "p is (). Give a few values, each a number of at least -1."),
     (LIST, (0, -2), "p is -2. Give a few values, each a number of at least -1."),
     (LIST, None, "p is None. Give a few values, each a number of at least -1."),
+    (FLAG, 1, "p is 1. Give True or False."),
+    (NAMES, ("a", 3), "p is 3. Give COLUMNS, or leave p out."),
 ]
 
 
@@ -42,6 +47,8 @@ def test_option__bad_values(option, value, message):
         (COUNT, (2, None, np.int8(3))),
         (WORD, ("a", "b", "x:anything")),
         (LIST, ((-1,), (np.float64(3.0), 4))),
+        (FLAG, (True, False)),
+        (NAMES, (("a", "b"), None)),
     ],
 )
 def test_option__good_values(option, values):
@@ -63,11 +70,11 @@ def test_option__default_in_words(option, text):
     assert option.default_text == text
 
 
-@pytest.mark.parametrize("kind", [FitParams, FitLimits, TuneParams])
+@pytest.mark.parametrize("kind", [FitParams, FitLimits, TuneParams, IngestOptions])
 def test_params__are_all_defined(kind):
     for name, option in kind.options().items():
         option.check(name, option.default)
-        assert option.help.endswith(".")
+        assert option.help.endswith((".", "?,-"))
         assert "\n" not in option.help
         assert getattr(kind(), name) == option.default
 

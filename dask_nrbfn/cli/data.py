@@ -6,16 +6,11 @@ import click
 
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import command, given
+from dask_nrbfn.cli.options import command, given, params
+from dask_nrbfn.sources.options import IngestOptions
 
 
-@command(
-    ["source", "dataset?"],
-    given("x", "y", "label", "target", "weights", "unlabelled"),
-    given("sql", "delimiter", "no_header", "missing_values", "columns", "drop", "id"),
-    given("categorical", "numeric", "date", "missing", "max_categories", "schema"),
-    given("sparse", "variable", "feature_dim", "chunk_rows", "copy", "overwrite"),
-)
+@command(["source", "dataset?"], params(IngestOptions))
 def ingest(job: Job, source: Any, dataset: Any = None, **options: Any) -> None:
     """Write DATASET from a Zarr group, a file, a directory of files or a query.
 

@@ -1,4 +1,4 @@
-"""The options of all commands: each is defined once, here or in `dask_nrbfn.params`."""
+"""The options of all commands: each is defined once, here or as a field of `Params`."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from inspect import cleandoc
@@ -9,8 +9,9 @@ import click
 
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.engine import EngineOptions
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, Params, TuneParams
+from dask_nrbfn.errors import Advice, ParameterError
+from dask_nrbfn.params import FitParams, Option, Params, TuneParams
+from dask_nrbfn.sources.options import IngestOptions
 
 # Types of values that are not texts, by their placeholder.
 _TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
@@ -19,56 +20,6 @@ _TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
 # Everything but `Params`: usage and help. Options without a value are flags. The functions that get
 # the values have the defaults.
 _OPTIONS: dict[str, str] = {
-    # Where the parts of the rows are.
-    "x NAME": "The features. Array of .npz or Zarr [default: X]; X, raw/X, layers/NAME or "
-    "obsm/NAME of AnnData.",
-    "y NAME": "The labels. Array of .npz [default: y] or Zarr; an .npy file or a directory of "
-    "them; obs/NAME of AnnData.",
-    "label COLUMN": "Label column of a table, or variable of a scene.",
-    "target NAME": 'Numeric targets instead of labels: columns A,B of a table, with "" around a '
-    "name that has a comma; arrays as with --y; obs/A,obs/B of AnnData; variables of a scene.",
-    "weights NAME": "One weight above 0 per row: a column of a table, else as with "
-    "--y.  [default: every row weighs the same]",
-    "unlabelled VALUE": 'Marker of a missing label or target: "" for an empty cell, or nan for '
-    "numbers. Unlabelled rows take part in the choice of basis, scale and width of a fit; update "
-    "and evaluate leave them out.  [default: for ingest, every row has a label; else that of the "
-    "training rows]",
-    "id COLUMN": "Column with the ids of rows, which is copied to the predictions. It is not a "
-    "feature, unless RUN has this feature.",
-    "variable NAMES": "Variable of a scene: Zarr, netCDF or another file that xarray opens. Its "
-    "pixels are rows. NAME,NAME: each variable is a feature, or has a feature for each coordinate "
-    "of --feature-dim.",
-    "feature_dim DIMENSIONS": "Dimension of the features, such as band; time,band: a feature for "
-    "each band of each time; not needed with several variables.",
-    # How a table is read.
-    "sql QUERY": 'Read the rows of a query, such as "FROM source WHERE fare > 0"; source is the '
-    "given file. A query of a DuckDB or SQLite file names its tables. SQLite files take the SQL "
-    "of SQLite.",
-    "delimiter MARK": "Delimiter of a text table.  [default: by the first lines]",
-    "no_header": "The first line of a text table is a row; the columns are column0, column1, "
-    "...  [default: by the first lines]",
-    "missing_values MARKS": "Markers of a missing value besides empty text, such as "
-    "?,-  [default: in text tables ?, NA, N/A, NaN, nan, null, NULL, None, #N/A, n/a, <NA>]",
-    "columns COLUMNS": "Columns of a table that are features: COLUMN or COLUMN,COLUMN, here and "
-    "below.  [default: all others]",
-    "drop COLUMNS": "Columns of a table to leave out.",
-    "categorical COLUMNS": "Columns of categories, also if they are numbers.  [default: columns "
-    "of text, except columns in which nearly all rows differ]",
-    "numeric COLUMNS": "Columns of numbers, even if the first rows are not.",
-    "date COLUMNS": "Columns of dates, even if the first rows are not.",
-    "missing error|drop|impute": "Rows with a missing value: error; drop, also if the label or "
-    "target is missing; or impute features with the median.  [default: error]",
-    "max_categories INTEGER": "Largest number of categories of a column with a feature each; all "
-    "rarer categories share one feature.  [default: 100]",
-    "schema SCHEMA": "Dataset, run or model whose columns the table has: their kinds and fills "
-    "are taken.  [default: by the table]",
-    # How a dataset is written.
-    "sparse auto|yes|no": "Rows in CSR; auto: of sparse matrices, and of categories above 256 MiB, "
-    "with 256 features or more, if that takes less than half as many bytes.  [default: auto]",
-    "chunk_rows INTEGER": "Rows of a chunk.  [default: 16 MiB of rows]",
-    "copy": "Copy rows that are in Zarr.  [default: DATASET refers to them, with a digest of "
-    "every chunk]",
-    "overwrite": "Replace an existing output once the new one is complete.",
     # Plans.
     f"tune {'|'.join(TuneParams.options()['effort'].choices)}": "Plan a tuning of this "
     "--effort instead of a fit.",
@@ -110,32 +61,45 @@ def _dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.Option]:
+    """Return the options of parameters; the help shows no more than the names of rare ones."""
+    return [
+        _option(name, each)
+        for kind in kinds
+        for name, each in kind.options().items()
+        if name not in leave_out
+    ]
+
+
+def _option(name: str, definition: Option) -> click.Option:
+    help = Advice(definition.help).spelled(_dashed)
+    if definition.type is bool:
+        return click.Option([_dashed(name)], is_flag=True, help=help)
+    default = definition.default_text
+    return click.Option(
+        [_dashed(name)],
+        type=definition.parse,
+        metavar=definition.placeholder,
+        help=f"{help}  [default: {default}]" if default else help,
+        hidden=definition.rare,
+    )
+
+
+_OF_INGEST = {str(option.name): option for option in params(IngestOptions)}
+
+
 def given(*names: str) -> list[click.Option]:
-    """Return options by name."""
-    options = {}
+    """Return options by name: those of `ingest`, or of `_OPTIONS`."""
+    options = dict(_OF_INGEST)
     for usage, help in _OPTIONS.items():
         name, _, value = usage.partition(" ")
         details: dict[str, Any] = {"type": _TYPES.get(value, str), "metavar": value}
         if "|" in value:
             details = {"type": click.Choice(value.split("|"))}
-        options[name] = {"help": help} | (details if value else {"is_flag": True})
-    return [click.Option([_dashed(name)], **options[name]) for name in names]
-
-
-def params(*kinds: type[Params], leave_out: Collection[str] = ()) -> list[click.Option]:
-    """Return the options of parameters; the help shows no more than the names of rare ones."""
-    return [
-        click.Option(
-            [_dashed(name)],
-            type=each.parse,
-            metavar=each.placeholder,
-            help=f"{each.help}  [default: {each.default_text}]",
-            hidden=each.rare,
-        )
-        for kind in kinds
-        for name, each in kind.options().items()
-        if name not in leave_out
-    ]
+        elif not value:
+            details = {"is_flag": True}
+        options[name] = click.Option([_dashed(name)], help=help, **details)
+    return [options[name] for name in names]
 
 
 ENGINE = params(EngineOptions)

@@ -67,7 +67,7 @@ def _predict(
     """Write the predictions of a dataset or of files."""
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.predict import check_predictions, predict_dataset
-    from dask_nrbfn.sources.source import named_columns
+    from dask_nrbfn.sources.options import named_columns
     from dask_nrbfn.storage.dataset import check_apart
 
     run, rows, out = places

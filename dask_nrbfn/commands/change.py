@@ -28,7 +28,7 @@ from dask_nrbfn.numeric.held_out import (
     unexplained_share,
 )
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments, with_rounding
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
@@ -39,9 +39,11 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages import judged_record
-from dask_nrbfn.stages.cells import FITS, read_cell_targets
+from dask_nrbfn.stages.basis import BASIS_VALUES
+from dask_nrbfn.stages.cells import ALPHAS, CELL_SHARES, CELLS, FITS, read_cell_targets
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
+    WIDTH,
     MomentsPass,
     read_sums,
     read_targets,
@@ -97,7 +99,7 @@ def read_full_model(run: Run, place: str) -> Model:
     model = read_model(run, place)
     if model.places is None:
         return model
-    basis = model.scaling.apply(run.read("basis/values"))
+    basis = model.scaling.apply(BASIS_VALUES.read(run))
     weights = np.zeros((model.n_targets, basis.shape[0]))
     weights[:, model.places] = model.weights
     return replace(model, basis=basis, weights=weights, places=None)
@@ -147,7 +149,7 @@ def _pass_over(
 
 
 def _weighting(run: Run, model: Model, codes: list[int] | None) -> RowWeights:
-    given = run.stages["width" if model.cells is None else "cells"]["class_weights"]
+    given = (WIDTH if model.cells is None else CELLS).recorded(run).class_weights
     return RowWeights(None if given is None else np.array(given)[codes])
 
 
@@ -335,7 +337,7 @@ def _solve_network(
     if moments.total_weight == 0:
         raise _without_rows()
     write_sums(run, place, moments)
-    alpha = model.params.alpha
+    alpha = model.params.chosen_alpha
 
     def system_of(moments: Moments) -> RidgeSystem:
         return full_system(run, moments, features=lambda: model.features)
@@ -353,11 +355,11 @@ def _solve_network(
         places=places,
         weights=network.weights,
         intercept=network.intercept,
-        fitting_error=network.record["fitting_error"],
-        spectral_risk=network.record["spectral_risk"],
+        fitting_error=network.record.fitting_error,
+        spectral_risk=network.record.spectral_risk,
     )
     leverages = _leverages(kept, alpha, solved.features.on_device(), X)
-    return solved, leverages, {"weight": moments.total_weight, **network.record}
+    return solved, leverages, {"weight": moments.total_weight, **network.record.to_dict()}
 
 
 def _solve_cells(
@@ -365,17 +367,20 @@ def _solve_cells(
 ) -> tuple[Model, Floats, dict[str, Any]]:
     """Store the moments of all cells; return their networks, leverages of rows, and figures."""
     assert model.cells is not None
-    alphas, solutions, of_targets = run.read("cells/alphas"), [], []
+    alphas, solutions, of_targets = ALPHAS.read(run), [], []
     scaled, leverages = np.asarray(model.scaling.apply(X)), np.zeros(X.shape[0])
     rows, routed = model.cells.tree.route(scaled)
     targets, normalized = read_cell_targets(run, model.n_targets), model.params.normalized
-    penalty_of = penalty_named(model.params.penalty).of
+    ridge = Ridge.in_params(model.params)
     for cell, alpha in enumerate(alphas.tolist()):
         moments = _changed(run, change, cell, constant=math.isnan(alpha))
         run.write_part(place, cell, {}, moments.arrays())
-        shares = run.read("cells/shares", *model.cells.starts[cell : cell + 2].tolist())
-        penalty = penalty_of(partial(model.features_of_cell, cell), shares)
-        system_of = partial(cell_system, targets=targets, normalized=normalized, penalty=penalty)
+        start, stop = model.cells.starts[cell : cell + 2].tolist()
+        features = partial(model.features_of_cell, cell)
+        terms = RidgeTerms(features=features, shares=partial(CELL_SHARES.read, run, start, stop))
+        system_of = partial(
+            cell_system, targets=targets, ridge=ridge, terms=terms, normalized=normalized
+        )
         if not math.isnan(alpha):
             _check_rounding(change, moments, system_of, alpha, cell)
         # The system may be singular.
@@ -387,8 +392,7 @@ def _solve_cells(
         if solution.is_constant:
             leverages[own] = 1.0 / (moments.total_weight or 1.0)
         elif own.size:
-            features = model.features_of_cell(cell)
-            leverages[own] = _leverages(system_of(moments), alpha, features, scaled[own])
+            leverages[own] = _leverages(system_of(moments), alpha, features(), scaled[own])
     solved, total = SolvedCells.joined(solutions), np.sum(of_targets, axis=0)
     empty = np.array([products[0, 0] == 0 for products in of_targets])
     if empty.all():

@@ -11,8 +11,9 @@ from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.formats import holds_rows, is_query, open_source
+from dask_nrbfn.sources.options import ReadOptions
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, scratch_beside
+from dask_nrbfn.storage.group import Location, scratch_next_to
 from dask_nrbfn.storage.location import RemoteLocation, file_of, normalize
 from dask_nrbfn.storage.model import Model
 
@@ -79,20 +80,20 @@ def opened_rows(
         check_not_given(f"{place} is a dataset", **reading, keep=keep)
         yield OpenedRows(dataset)
         return
-    trained = Model.load(model)
+    options, trained = ReadOptions.of_named(reading), Model.load(model)
+    check_not_given("the columns are those of the model", schema=options.schema)
     unread = () if labelled else ("y", "target", "weights", "unlabelled")
     read_as = {name: each for name, each in (trained.read_as or {}).items() if name not in unread}
-    if "sql" in read_as and not is_query(path) and reading.get("sql") is None:
+    if "sql" in read_as and not is_query(path) and options.sql is None:
         logger.info("the training rows were read with the query %s", read_as["sql"])
-    if reading.get("unlabelled") is None:
-        reading["unlabelled"] = read_as.get("unlabelled")
+    if options.unlabelled is None:
+        options = replace(options, unlabelled=read_as.get("unlabelled"))
     source: Any = open_source(
         path,
-        schema=_schema_of(trained, labelled=labelled),
+        replace(options, schema=_schema_of(trained, labelled=labelled)),
         classes=trained.classes.tolist() if trained.target_names is None else None,
         spoiled=spoiled,
         read_as=read_as,
-        **reading,
     )
     schema = source.schema
     # Only a table has this, and a schema.
@@ -105,8 +106,8 @@ def opened_rows(
     keep = table.names if "*" in keep else keep
     names = [name for name in keep if schema is not None and name != schema.id]
     kept = source.carried(names) if names else None
-    mark = None if source.y_dtype is None else reading["unlabelled"]
-    with scratch_beside(beside) as scratch:
+    mark = None if source.y_dtype is None else options.unlabelled
+    with scratch_next_to(beside) as scratch:
         ingest_source(source, scratch, unlabelled=mark, gaps=spoiled)
         dataset = Dataset.open(scratch).named(str(place if is_query(path) else normalize(place)))
         ignored = () if schema is None else schema.ignored

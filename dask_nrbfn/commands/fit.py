@@ -29,6 +29,7 @@ from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.sources.dtypes import sparse_dtype
+from dask_nrbfn.sources.options import WriteOptions
 from dask_nrbfn.sources.source import Block, Source
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext
@@ -179,7 +180,7 @@ def refresh_run(
             remove_group(joined)
             _check_joinable(rows)
             sparse = "auto" if any(each.is_sparse for each in rows) else "no"
-            dataset = ingest_source(_Joined(rows), joined, sparse=sparse)
+            dataset = ingest_source(_Joined(rows), joined, WriteOptions(sparse=sparse))
         names = old.attributes["target_names"]
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))

@@ -2,19 +2,21 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import partial, wraps
+from inspect import cleandoc, signature
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import Advice, DataError, ParameterError
-from dask_nrbfn.numeric.rows import canonical, dense, is_scipy, unmasked
+from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn.numeric.rows import canonical, dense, is_scipy_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.arrays import ArrayRows, ArraySource
 from dask_nrbfn.sources.dtypes import STRING, checked_mark, feature_dtype, label_dtype, sparse_dtype
+from dask_nrbfn.sources.formats import open_source
 from dask_nrbfn.sources.frames import (
     as_columns,
     column_names,
@@ -24,10 +26,11 @@ from dask_nrbfn.sources.frames import (
     plain_rows,
     target_names_of,
 )
+from dask_nrbfn.sources.options import IngestOptions, WriteOptions
 from dask_nrbfn.sources.source import (
     FORM,
     Block,
-    Names,
+    Source,
     check_one_kind,
     expanded_values,
     in_other_form,
@@ -51,96 +54,57 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_AS_USUAL = WriteOptions()
 
-def ingest_file(
-    source: Any,
-    location: Location,
-    *,
-    sql: str | None = None,
-    x: str | None = None,
-    y: str | None = None,
-    label: str | None = None,
-    target: str | None = None,
-    weights: str | None = None,
-    delimiter: str | None = None,
-    no_header: bool = False,
-    columns: Names = None,
-    drop: Names = None,
-    id: str | None = None,
-    categorical: Names = None,
-    numeric: Names = None,
-    date: Names = None,
-    variable: Names = None,
-    feature_dim: str | None = None,
-    missing: str = "error",
-    missing_values: Names = None,
-    max_categories: int = 100,
-    schema: Schema | Location | None = None,
-    sparse: str = "auto",
-    unlabelled: str | int | float | None = None,
-    chunk_rows: int | None = None,
-    copy: bool = False,
-    overwrite: bool = False,
-) -> Dataset:
+
+P = ParamSpec("P")
+
+
+class _IngestFile(Protocol[P]):
+    """A function whose options are the parameters P, by name."""
+
+    def __call__(
+        self, source: Any, location: Location, *args: P.args, **kwargs: P.kwargs
+    ) -> Dataset: ...
+
+
+def _takes_options(
+    kind: Callable[P, IngestOptions],
+) -> Callable[[Callable[[Any, Location, IngestOptions], Dataset]], _IngestFile[P]]:
+    """Return a decorator: a function of `IngestOptions` takes them by name, and documents them."""
+
+    def decorate(function: Callable[[Any, Location, IngestOptions], Dataset]) -> _IngestFile[P]:
+        @wraps(function)
+        def by_name(source: Any, location: Location, **options: Any) -> Dataset:
+            return function(source, location, IngestOptions.of_named(options))
+
+        own, named = signature(function), signature(kind).parameters.values()
+        places = [each for name, each in own.parameters.items() if name != "options"]
+        entries = [
+            each.documentation(name, each.default) for name, each in IngestOptions.options().items()
+        ]
+        first, section, others = cleandoc(str(function.__doc__)).partition("\n\nRaises\n")
+        by_name.__doc__ = "\n".join([first, *entries]) + section + others
+        by_name.__signature__ = own.replace(parameters=[*places, *named])  # type: ignore[attr-defined]
+        return cast("_IngestFile[P]", by_name)
+
+    return decorate
+
+
+@_takes_options(IngestOptions)
+def ingest_file(source: Any, location: Location, options: IngestOptions) -> Dataset:
     """Write a dataset from a file, from all files of a directory, or from a Zarr group or array.
+
+    A dataset without labels or targets can only be predicted.
 
     Parameters
     ----------
     source : path, URL, query, RemoteLocation, zarr.Group, zarr.Array, relation, frame or reader
-        A file, a directory of files of one suffix, or a store, as in Notes; an SQL query such as
+        A file, a directory of files of one suffix, or a store; an SQL query such as
         ``"FROM 'rides/*.parquet' WHERE fare > 0"``; a relation of DuckDB, a frame of any library,
         or an Arrow reader. None with `sql`.
     location : Location
-    sql : str, optional
-        A query of `source`, which is the table "source"; a DuckDB or SQLite file has its tables.
-    x, y, label, target, weights : str, optional
-        Where features, labels, numeric targets and sample weights above 0 are, as in Notes. A
-        dataset without labels or targets can only be predicted.
-    delimiter : str, optional
-        Delimiter of a text table, by default found from its first lines. Read text with
-        decimal commas or in another encoding by SQL: ``FROM read_csv(...)``.
-    no_header : bool
-        Whether the first line of a text table is a row; the columns are column0, column1, ... By
-        default the first lines decide.
-    columns, drop : str or sequence of str, optional
-        Columns of a table that become features, by default all without another use; and columns
-        to leave out. Here and below, names can be given as "A,B", with double quotes around a
-        name that has a comma.
-    id : str, optional
-        Column or Zarr array that names the rows and is copied to their predictions.
-    categorical, numeric, date : str or sequence of str, optional
-        Columns of that kind. By default the cells decide. A category is left out if nearly all
-        rows differ.
-    variable, feature_dim : str or sequence of str, optional
-        `source` is a scene, as for `predict_scene`. Pixels without a feature are left out; so are,
-        unless `unlabelled` is given, pixels without a label. Ids number the pixels in the order of
-        their dimensions.
-    missing : {"error", "drop", "impute"}
-        Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
-        booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
-        an indicator feature where more than 1 % of the rows lack the value.
-    missing_values : str or sequence of str, optional
-        Markers of a missing value in text, besides empty cells; by default in CSV ?, NA,
-        N/A, NaN, nan, null, NULL, None, #N/A, n/a and <NA>.
-    max_categories : int
-        The most frequent categories get a feature each; all other categories share one feature.
-    schema : Schema, path or Location, optional
-        Schema of the columns of a table, or the dataset, run or model with the schema.
-    sparse : {"auto", "yes", "no"}
-        Whether rows are stored in CSR. "auto" does so for rows of at least 256 features that take
-        less than half as many bytes in CSR, if they come from a sparse matrix, or if categories
-        make the features and dense rows take more than 256 MiB. "yes" includes tables of numbers.
-    unlabelled : str, int or float, optional
-        Marker of a missing label, such as -1, "?", or "" for an empty cell. For numeric targets, a
-        marker such as "nan" that must be set for every target of a row. Unlabelled rows take part
-        in the basis, scale and width of a fit, not in sums over targets. None: no label is missing.
-    chunk_rows : int, optional
-        Rows of a chunk; default: 16 MiB of rows.
-    copy : bool
-        Whether dense rows that are already in Zarr are copied. Otherwise the dataset refers to
-        the rows, with a digest of every chunk, unless their chunks are larger than 128 MiB.
-    overwrite : bool
-        Replace a dataset at `location` once the new one is complete.
+        Where the dataset is written.
 
     Raises
     ------
@@ -151,33 +115,33 @@ def ingest_file(
 
     Notes
     -----
-    - Text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow files, DuckDB and
-      SQLite files, queries, relations, frames: `label`, `target` and `weights` name columns.
-    - .npz: `x`, `y`, `target` and `weights` name arrays, by default X and y. For a sparse matrix of
-      scipy, and for .npy, they are .npy files or directories of them.
-    - Zarr: arrays of the group, `x` by default X; or one array.
-    - AnnData, .h5ad or Zarr: `x` is X, raw/X, layers/NAME or obsm/NAME; others are obs/NAME.
-    - Scenes, with `variable`: Zarr, netCDF and whatever xarray opens; `label` and `target` name
-      variables.
+    Sources are text tables (any suffix, also .gz and .zst), Parquet, JSON lines, Arrow, DuckDB and
+    SQLite files, queries, relations and frames; .npy and .npz files; Zarr groups and arrays;
+    AnnData (.h5ad or Zarr); and, with `variable`, Zarr, netCDF and other scenes that xarray opens,
+    whose ids number the pixels in the order of their dimensions.
     """
-    options = dict(locals())
-    del options["location"]
-    stored = {name: options.pop(name) for name in ("sparse", "chunk_rows", "overwrite", "copy")}
-    check_apart(location, source, sql)
+    check_apart(location, source, options.sql)
     if isinstance(source, RemoteLocation):
-        options["source"] = file_of(source)
-    if schema is not None and not isinstance(schema, Schema):
-        record = attributes_of(open_group(schema, kind="dataset or run or model"))["schema"]
-        if record is None:
-            raise DataError(
-                f"{schema} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
-            )
-        options["schema"] = Schema.of_record(record)
-    written = ingest_source(open_source(**options), location, unlabelled=unlabelled, **stored)
-    if sparse == "auto" and written.is_sparse:
+        source = file_of(source)
+    if options.schema is not None and not isinstance(options.schema, Schema):
+        options = replace(options, schema=_stored_schema(options.schema))
+    opened = open_source(source, options)
+    written = ingest_source(opened, location, options, unlabelled=options.unlabelled)
+    if options.sparse == "auto" and written.is_sparse:
         told = "ingest: stored as sparse rows, for which a fit learns no column weights. "
         logger.info("%s", Advice(told + "Pass `sparse`='no' to store dense rows."))
     return written
+
+
+def _stored_schema(location: Location) -> Schema:
+    """Return the schema of a dataset, run or model."""
+    group = open_group(location, kind="dataset or run or model")
+    schema = Schema.of_record(attributes_of(group)["schema"])
+    if schema is None:
+        raise DataError(
+            f"{location} has no schema: it was made of arrays of numbers.", "Leave `schema` out."
+        )
+    return schema
 
 
 def ingest_arrays(
@@ -227,6 +191,7 @@ def ingest_arrays(
         If `location` exists and is not to be replaced.
     """
     check_one_kind("y", y, target)
+    options = WriteOptions(chunk_rows=chunk_rows, overwrite=overwrite)
     labels, are_boolean = (None, False) if y is None else stored_labels(y, unlabelled)
     numbers = None if target is None else numbers_of(as_columns(target), "target")
     rows: Any
@@ -237,57 +202,52 @@ def ingest_arrays(
     else:
         from dask_nrbfn.sources.tables import schema_of, stored_rows
 
-        schema = schema or (None if is_scipy(X) else schema_of(X, missing))
+        schema = schema or (None if is_scipy_sparse(X) else schema_of(X, missing))
         if schema is not None:
             rows = stored_rows(X, schema)
         else:
-            rows = canonical(X) if is_scipy(X) else plain_rows(X)
+            rows = canonical(X) if is_scipy_sparse(X) else plain_rows(X)
         source = ArraySource(rows, labels, weights, numbers)
     source.boolean_labels, source.schema = are_boolean, schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
-    sparse, mark = "auto" if source.n_values is None else "yes", unlabelled
-    return ingest_source(
-        source, location, sparse=sparse, unlabelled=mark, chunk_rows=chunk_rows, overwrite=overwrite
-    )
+    if source.n_values is not None:
+        options = replace(options, sparse="yes")
+    return ingest_source(source, location, options, unlabelled=unlabelled)
 
 
 def ingest_source(
     source: Source,
     location: Location,
+    options: WriteOptions = _AS_USUAL,
     *,
-    sparse: str = "auto",
     unlabelled: Mark | None = None,
-    chunk_rows: int | None = None,
-    overwrite: bool = False,
     gaps: bool = False,
-    copy: bool = False,
     classes: Sequence[int | str] = (),
 ) -> Dataset:
-    """Write a dataset from an open source, one chunk after another; for options see `ingest_file`.
+    """Write a dataset from an open source, one chunk after another.
 
     gaps: whether rows may lack values that the schema does not impute; their features are NaN.
     classes: classes that exist even if no row has them.
     """
     mark = source.unlabelled if unlabelled is None else unlabelled
     mark = checked_mark(mark, source.y_dtype, source.target_names)
-    schema, stored_at = source.schema, None if copy else source.stored_at
-    n_values, expanded = stored_values(source, sparse), expanded_values(source, sparse)
-    x_dtype = source.x_dtype
+    schema, x_dtype = source.schema, source.x_dtype
+    stored_at = None if options.copy else source.stored_at
+    n_values = stored_values(source, options.sparse)
+    expanded = expanded_values(source, options.sparse)
     if n_values is not None:
         x_dtype, stored_at = sparse_dtype(x_dtype, "X"), None
     if stored_at is not None:
         stays_in = f"{stored_at.place}/{stored_at.path}".rstrip("/")
         logger.info("ingest: the rows stay in %s and are not copied", stays_in)
     row_values = expanded if n_values is None else n_values / source.n_rows
-    rows = chunk_rows
+    rows = options.chunk_rows
     if rows is None:
         whole = 1 if stored_at is None else stored_at.chunk_rows
         rows = _rows_of_chunk(source, x_dtype, row_values, whole)
-    if rows < 1:
-        raise ParameterError(f"`chunk_rows` is {rows}.", "Give an integer of at least 1.")
     gaps = gaps or (schema is not None and schema.fills)
-    with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
+    with replacing_group(location, kind="dataset", overwrite=options.overwrite) as group:
         create_dataset_arrays(group, source, x_dtype, rows, n_values=n_values, stored_at=stored_at)
         write = partial(write_chunk, group, unlabelled=mark, gaps=gaps)
         if n_values is None and isinstance(source, DaskRows):
@@ -348,7 +308,7 @@ class DaskRows(ArrayRows):
     def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         super().__init__({role: _counted(each) for role, each in given.items()})
-        if is_scipy(self.arrays["x"]._meta):
+        if is_scipy_sparse(self.arrays["x"]._meta):
             # An estimate from the first block.
             first = self.arrays["x"].blocks[0].compute()
             self.n_values = round(first.nnz * self.n_rows / first.shape[0])

@@ -16,8 +16,8 @@ from dask_nrbfn.commands.predict import check_output, expect_bytes, run_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.arrays import columns_by_name
+from dask_nrbfn.sources.options import named_columns
 from dask_nrbfn.sources.scene import BOX_PIXELS, Scene, open_scene
-from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.dataset import check_apart, check_columns, read_ahead
 from dask_nrbfn.storage.group import Location, mark_complete, replacing_group
 from dask_nrbfn.storage.location import file_of

@@ -278,7 +278,7 @@ def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
     """Return ``exp(-sum_l |x_l - g_l|)`` (rows, r) in widths about the mean of the basis."""
     graph, (r, p) = rows.graph, basis.shape
     if model.params.normalized:
-        # As `CityBlockFactors.shifted_logarithms`: far rows keep the digits of their differences.
+        # As `CityBlockDistances.shifted_logarithms`: far rows keep the digits of their differences.
         rows = np.clip(rows, basis.min(axis=0), basis.max(axis=0))
     row_axis = graph.node("Unsqueeze", rows, graph.constant([1], np.int64))
     size, sums = max(1, _DIFFERENCES // p), []
@@ -338,7 +338,7 @@ def _rounded_scores(scores: Any, places: Any, n_values: int) -> Any:
 
 
 def _raised(values: Any, places: Any, size: Any, n_values: int) -> Any:
-    """Return values (rows, K) with the largest one of each row at `places`, see `keep_largest`."""
+    """Return values (rows, K), the largest of each row at `places`; see `keep_largest_in_place`."""
     chosen = np.equal(places, values.graph.constant(np.arange(n_values), np.int64))
     # Runtimes would drop a product with a number that is so close to 1.
     raised = np.where(chosen, values.max(axis=1, keepdims=True) + TIE_STEP * size, values)

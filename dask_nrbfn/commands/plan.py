@@ -22,7 +22,7 @@ from dask_nrbfn.numeric.device import bytes_of_square
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
@@ -204,7 +204,7 @@ def read_rates(path: Path) -> Rates:
 
 def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
     """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
-    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.n_neighbors
+    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.k
     arguments = context.dataset.location, n_basis, k, n_rows
     one: Rates = run_task(context.engine, _measure, *arguments, label="measure speed")
     times = context.engine.threads
@@ -225,7 +225,7 @@ def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int)
     n_rows = max(1, min(2 * most_rows, _MAX_ELEMENTS // row_values, compared))
     rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
     # Few rows are repeated; this tells them apart.
-    values = rows.data if is_sparse(rows) else rows
+    values = rows.data if is_csr(rows) else rows
     values /= max(float(np.abs(values).max(initial=0.0)), 1.0)
     values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
     X = dense(rows[: max(1, min(most_rows, _MAX_ELEMENTS // n_columns)), :n_columns])

@@ -19,7 +19,7 @@ from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES
 from dask_nrbfn.numeric.distances import basis_bytes
-from dask_nrbfn.numeric.rows import mean_values
+from dask_nrbfn.numeric.rows import mean_stored_values
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, activations_bytes, scoring_rows
@@ -38,7 +38,7 @@ from dask_nrbfn.storage.group import (
     mark_complete,
     open_group,
     replacing_group,
-    scratch_beside,
+    scratch_next_to,
     store_at,
 )
 from dask_nrbfn.storage.location import file_of
@@ -121,7 +121,7 @@ def predict_dataset(
     columns = _table_columns(opened, dataset, names, keep)
     if kept is not None and str(out).lower().endswith(".csv"):
         _check_in_csv(kept.schema)
-    with scratch_beside(out) as scratch:
+    with scratch_next_to(out) as scratch:
         n_skipped = _write(pinned, opened, dataset, scratch, engine, names)
         with new_file(str(out), overwrite=overwrite) as unfinished:
             _write_table(open_group(scratch, kind="predictions"), unfinished, columns, kept)
@@ -199,7 +199,7 @@ def expect_bytes(
     # A block of activations, and of rows as stored, read ahead and centred; the weights; the basis
     # as read and as factors.
     held += activations_bytes(model) + 8 * (rows * 4 * row_width + 2 * r * model.n_targets)
-    held += basis_bytes(r, p, mean_values(model.basis), copies=3, of_sparse=of_sparse)
+    held += basis_bytes(r, p, mean_stored_values(model.basis), copies=3, of_sparse=of_sparse)
     engine.expected_bytes = held + process_bytes(l1=model.l1, gpu=engine.device == "gpu")
     engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
@@ -446,7 +446,7 @@ def predict_obs(
     pinned = PinnedModel.at(model)
     opened = pinned.open()
     names = ("labels", "confidence") if opened.target_names is None else ("values",)
-    with locked_run(cells) as check_still_locked, scratch_beside(cells) as scratch:
+    with locked_run(cells) as check_still_locked, scratch_next_to(cells) as scratch:
         # Another job may have written a column since.
         columns = obs_columns(cells, to, opened, overwrite=overwrite)
         _write(pinned, opened, encoded_for(opened, dataset, engine), scratch, engine, names)

@@ -35,12 +35,13 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.fit import STAGES
 from dask_nrbfn.numeric.calibration import FIT_BYTES, MOST_SCORES
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.numeric.rows import mean_values
+from dask_nrbfn.numeric.rows import mean_stored_values
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import moments_bytes
@@ -215,8 +216,8 @@ def merge_runs(
 
 def kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every later version needs."""
-    names = ("cells", "basis", "width", "components", "locality", "validation")
-    return [name for name in names if name in run.stages and run.has(name)]
+    updated = [stage.name for stage in STAGES if stage.read_by_updates]
+    return [name for name in updated if name in run.stages and run.has(name)]
 
 
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
         # After a subtraction the moments are checked, which takes more memory than the solve.
         in_place=not asked and model.cells is None and draft.action != FORGET,
     )
-    values, of_sparse = mean_values(model.basis), dataset is not None and dataset.is_sparse
+    values, of_sparse = mean_stored_values(model.basis), dataset is not None and dataset.is_sparse
     of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:

@@ -58,9 +58,9 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
 
     Notes
     -----
-    If all workers are lost, tasks wait for a worker: as long as dask's configuration key
-    ``nrbfn.no-workers-timeout`` says, by default "5 minutes". Then, or as soon as the connection to
-    the scheduler is lost, they raise ClusterError. The same job started again goes on.
+    If all workers are lost, tasks wait for a worker, by default for 5 minutes; dask's configuration
+    key ``nrbfn.no-workers-timeout`` sets the time. Then, or as soon as the connection to the
+    scheduler is lost, they raise ClusterError. The same job started again goes on.
     """
     options = options or EngineOptions()
     with ExitStack() as stack:
@@ -76,11 +76,12 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
                 bar=options.bar, threads=threads, memory_bytes=memory_bytes, device=options.device
             )
             return
-        if client is None and (options.scheduler or options.scheduler_file):
-            client = stack.enter_context(_scheduler_client(options))
-        elif client is None:
-            cluster = stack.enter_context(local_cluster(options))
-            client = stack.enter_context(Client(cluster, set_as_default=False))
+        if client is None:
+            if options.scheduler or options.scheduler_file:
+                client = stack.enter_context(_scheduler_client(options))
+            else:
+                cluster = stack.enter_context(local_cluster(options))
+                client = stack.enter_context(Client(cluster, set_as_default=False))
         engine = _engine(client, bar=options.bar)
         if options.device == "gpu":
             client.run(_check_gpu)
@@ -111,11 +112,13 @@ def _check_gpu() -> None:
 def describe_engine(options: EngineOptions) -> InlineEngine:
     """Return an engine with the sizes of this process or a local cluster; starts no workers."""
     n_workers = options.workers or 1
-    limit = _memory_bytes(options)
+    memory_bytes = _memory_bytes(options)
+    if not options.run_here:
+        memory_bytes = usable_bytes(memory_bytes, 1)
     return InlineEngine(
         n_workers=n_workers,
         threads=options.threads or threads_of_workers(n_workers),
-        memory_bytes=limit if options.run_here else usable_bytes(limit, 1),
+        memory_bytes=memory_bytes,
     )
 
 
@@ -181,7 +184,7 @@ def _held_signals() -> Iterator[None]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            handlers[number] = signal.signal(number, lambda *arrived: held.append(arrived[0]))
+            handlers[number] = signal.signal(number, lambda signum, _frame: held.append(signum))
     try:
         yield
     finally:
@@ -271,7 +274,9 @@ def _blas_threads_once_loaded() -> int:
 
 
 def _engine(client: Client, *, bar: bool) -> DaskEngine:
-    engine, dashboard = DaskEngine(client=client, bar=bar), None
+    """Return an engine on the workers of a client."""
+    engine = DaskEngine(client=client, bar=bar)
+    dashboard = None
     no_workers = ClusterError(
         f"the scheduler {engine.address} has no workers.", "Start a dask worker."
     )
@@ -293,14 +298,13 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
     if not workers or not known:
         # All of them died.
         raise no_workers
-    engine.n_workers, engine.threads = sum(worker["nthreads"] for worker in workers), min(known)
+    engine.n_workers = sum(worker["nthreads"] for worker in workers)
+    engine.threads = min(known)
     engine.memory_bytes, engine.worker_limit_bytes = min(map(_worker_memory, workers))
     timeout = dask.config.get("nrbfn.no-workers-timeout", "5 minutes")
     engine.no_workers_timeout_s = float(parse_timedelta(timeout))
-    logger.info(
-        "up to %d tasks at a time on %s, BLAS threads of each: %d",
-        *(engine.n_workers, engine.address, engine.threads),
-    )
+    message = "up to %d tasks at a time on %s, BLAS threads of each: %d"
+    logger.info(message, engine.n_workers, engine.address, engine.threads)
     if dashboard:
         logger.info("dashboard: %s", dashboard)
     return engine

@@ -13,14 +13,18 @@ NNDESCENT_PROCESS_BYTES = 460 * 2**20
 # What numba adds with the first l1 distance: 119 MiB if it compiles, 99 MiB if its cache is warm.
 _LOOPS_BYTES = 150 * 2**20
 
-
 # What CUDA and its libraries add, with pinned memory and the larger blocks of rows of a GPU.
 _GPU_PROCESS_BYTES = 1536 * 2**20
 
 
 def process_bytes(*, l1: bool, gpu: bool = False) -> int:
     """Return the bytes of a worker that has computed Euclidean or l1 distances."""
-    return PROCESS_BYTES + (_LOOPS_BYTES if l1 else 0) + (_GPU_PROCESS_BYTES if gpu else 0)
+    n_bytes = PROCESS_BYTES
+    if l1:
+        n_bytes += _LOOPS_BYTES
+    if gpu:
+        n_bytes += _GPU_PROCESS_BYTES
+    return n_bytes
 
 
 def usable_bytes(limit_bytes: int, n_threads: int) -> int:

@@ -36,7 +36,7 @@ Finished = Generator[tuple[int, Measured]]
 # tasks do not burden the scheduler.
 _TASKS_PER_SLOT = 4
 
-# How often the cluster is asked for its workers while tasks run.
+# How often the workers of the cluster are counted while tasks run.
 _LOOK_INTERVAL_S = 2.0
 
 
@@ -87,7 +87,8 @@ class Engine(ABC):
 
     def begin_stage(self, expected_bytes: int = 0) -> None:
         """Forget the peak of earlier tasks; later ones hold `expected_bytes` each, 0: unknown."""
-        self.peak_bytes, self.expected_bytes = 0, expected_bytes
+        self.peak_bytes = 0
+        self.expected_bytes = expected_bytes
 
     def run(
         self,
@@ -115,9 +116,10 @@ class Engine(ABC):
                 self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
                 self.most_bytes = max(self.most_bytes, measured.peak_bytes)
                 results[number] = measured.value
-                for each in () if follow is None else follow(measured.value):
-                    n_followed += 1
-                    waiting.appendleft((-n_followed, tuple(each)))
+                if follow is not None:
+                    for each in follow(measured.value):
+                        n_followed += 1
+                        waiting.appendleft((-n_followed, tuple(each)))
                 if number >= 0:
                     advance()
         return [results[number] for number in range(len(arguments))]
@@ -205,7 +207,10 @@ class DaskEngine(Engine):
 
     def _slots(self, label: str) -> Iterator[int]:
         """Yield how many tasks can run at the same time; ClusterError if it stays at 0."""
-        n_slots, looked, none_since = self.n_workers, time.monotonic(), 0.0
+        n_slots = self.n_workers
+        looked = time.monotonic()
+        none_since: float | None = None
+        patience_s = self.no_workers_timeout_s
         while True:
             if self.client.status != "running":
                 raise scheduler_lost(self.address)
@@ -216,10 +221,9 @@ class DaskEngine(Engine):
                     found = sum(self.client.nthreads().values())
                 except OSError as error:
                     raise scheduler_lost(self.address) from error
-                n_slots, patience_s = found or n_slots, self.no_workers_timeout_s
                 if found:
-                    none_since = 0.0
-                elif not none_since:
+                    n_slots, none_since = found, None
+                elif none_since is None:
                     none_since = now
                     message = "%s: all workers are lost; waiting %g s for a worker"
                     logger.warning(message, label, patience_s)

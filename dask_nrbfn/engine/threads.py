@@ -25,13 +25,11 @@ def threads_of_workers(n_workers: int) -> int:
 def worker_environment(threads: int) -> dict[str, str]:
     """Return the environment variables of a worker that computes with `threads` threads.
 
-    dask runs one task at a time in such a worker; the threads belong to BLAS, OpenMP and numba.
-    They must be set before the process starts, because libraries read them when they are loaded,
-    and dask's own default is 1. Numba's workqueue layer aborts the process when two threads use it
-    at once, so a thread-safe one is asked for. OpenBLAS's idle threads spin for 2^26 cycles by
-    default and take a core from whatever follows a product: elementwise steps on two cores ran at
-    the speed of one; 2^14 cycles bridge the calls of one loop. The trim threshold is dask's own:
-    memory that was freed goes back to the system.
+    Libraries read them when they are loaded, and dask's own default is 1. Numba's workqueue layer
+    aborts the process when two threads use it at once, so a thread-safe layer is set. OpenBLAS's
+    idle threads spin for 2^26 cycles by default and take a core from what follows a product:
+    elementwise steps on two cores ran at the speed of one; 2^14 cycles bridge the calls of one
+    loop. The trim threshold is dask's own: freed memory goes back to the system.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return {
@@ -47,9 +45,8 @@ def cluster_settings(threads: int) -> dict[str, Any]:
 
     The time to live is how long a worker may be silent before the scheduler gives its task to
     another. What holds the interpreter lock silences it, so the default of 5 minutes is short.
-    dask's profiler looks at a worker 100 times a second and its event loops tick 50 times, which
-    takes a fiftieth of two cores whose threads wait for each other; 5 a second are enough for tasks
-    of seconds.
+    dask's profiler and event loops look at a worker 100 and 50 times a second, which takes a
+    fiftieth of two cores whose threads wait for each other.
     """
     return {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),

@@ -24,7 +24,9 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
             yield lambda: drawn.update(1)
         return
     # Tasks may run in the calling thread.
-    done, start, ended = 0, time.monotonic(), threading.Event()
+    done = 0
+    start = time.monotonic()
+    ended = threading.Event()
 
     def advance() -> None:
         nonlocal done

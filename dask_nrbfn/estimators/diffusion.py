@@ -11,6 +11,7 @@ from dask_nrbfn.estimators.inputs import TrainingRows, checked_rows, chunked_dat
 from dask_nrbfn.estimators.network import ModelEstimator, documented, workplace
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.model import read_model
+from dask_nrbfn.stages.moments import EIGENVALUES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model
@@ -117,7 +118,7 @@ feature_names_
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
-        self.eigenvalues_ = run.read("components/eigenvalues")[1:]
+        self.eigenvalues_ = EIGENVALUES.read(run)[1:]
 
     @property
     def _n_features_out(self) -> int:

@@ -15,10 +15,10 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy, unmasked
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.sources.dtypes import to_labels
 from dask_nrbfn.sources.frames import (
     column_names,
@@ -28,6 +28,7 @@ from dask_nrbfn.sources.frames import (
     plain_dtype,
     plain_rows,
 )
+from dask_nrbfn.sources.options import WriteOptions
 from dask_nrbfn.sources.tables import check_filled, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset, check_names
@@ -92,7 +93,7 @@ class TrainingRows(NamedTuple):
         return ingest_source(
             source,
             MemoryStore(),
-            sparse="auto" if source.n_values is None else "yes",
+            WriteOptions(sparse="auto" if source.n_values is None else "yes"),
             unlabelled=self.unlabelled,
             classes=range(0 if self.classes is None else len(self.classes)),
         )
@@ -235,7 +236,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     rows, names = plain_rows(X), column_names(X)
     if names is None:
         rows = validate_data(estimator, rows, accept_sparse="csr", reset=reset)
-        return canonical(rows) if is_scipy(rows) else rows
+        return canonical(rows) if is_scipy_sparse(rows) else rows
     head = _text_named(estimator, X[:0], names, reset=reset)
     validate_data(estimator, head, skip_check_array=True, reset=reset)
     return check_array(rows, estimator=estimator, input_name="X")

@@ -45,7 +45,8 @@ from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
-from dask_nrbfn.stages.basis import given_basis, name_rows
+from dask_nrbfn.stages.basis import BASIS_ROWS, CONFIDENCES, given_basis, name_rows
+from dask_nrbfn.stages.cells import CELL_ROWS
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.storage.dataset import Dataset, check_columns
@@ -310,7 +311,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return None if isinstance(self.basis, str) else self.basis
 
     def _take_run(self, run: Run) -> None:
-        self._basis_rows = run.read("cells/rows" if run.has("cells/rows") else "basis/rows")
+        self._basis_rows = (CELL_ROWS if CELL_ROWS.is_in(run) else BASIS_ROWS).read(run)
 
     def _take_model(self, model: Model) -> None:
         named = model.target_names is not None
@@ -489,7 +490,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            values = with_neighbors(run).read("confidence/values")
+            values = CONFIDENCES.read(with_neighbors(run))
             self.confidence_ = np.full(run.n_rows, np.nan)
             self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):
@@ -574,7 +575,7 @@ class PlainNetwork(LearningNetwork):
 
     def _take_model(self, model: Model) -> None:
         super()._take_model(model)
-        self.alpha_ = None if model.cells is not None else model.params.alpha
+        self.alpha_ = None if model.cells is not None else model.params.chosen_alpha
 
     @classmethod
     def load(cls, location: Location) -> Self:

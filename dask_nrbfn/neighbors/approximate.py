@@ -36,7 +36,8 @@ def approximate_neighbors(
             "Set NUMBA_CACHE_DIR to a directory that you may write to, or search exactly.",
         ) from error
 
-    n_rows, (n_searched, n_candidates) = rows.shape[0], graph_lists(n_neighbors)
+    n_rows = rows.shape[0]
+    n_searched, n_candidates = graph_lists(n_neighbors)
     with _BUILDING, warnings.catch_warnings():
         # Incomplete lists are repaired below.
         warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
@@ -48,7 +49,8 @@ def approximate_neighbors(
             n_jobs=min(threads, numba.config.NUMBA_NUM_THREADS),  # type: ignore[attr-defined]
         ).neighbor_graph
     listed = graph[0].astype(np.int64)
-    found = listed[other_rows(listed, np.arange(n_rows))].reshape(n_rows, -1)[:, :n_neighbors]
+    others = listed[other_rows(listed, np.arange(n_rows))].reshape(n_rows, -1)
+    found = others[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
         found[incomplete] = exact_neighbors(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.neighbors.lists import MISSING, Neighbors, measure_neighbors, squared_distances
 from dask_nrbfn.numeric.device import Gpu, active_gpu
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr, squared_norms
 from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
@@ -21,18 +21,25 @@ Precision = type[np.float32] | type[np.float64]
 
 # Rows and targets in CSR whose products are held at a time: 2 MiB, and twice as much before the
 # products become an array. With fewer rows, finding the columns takes as long as the products.
-_TILE_ROWS, _TILE_TARGETS = 2048, 128
+_TILE_ROWS = 2048
+_TILE_TARGETS = 128
 
 # Rows in arrays, of at most so many elements, that a thread compares with a strip of targets at a
 # time: the products, at most 2 MiB in single precision, stay in its cache.
-_BLOCK_ROWS, _BLOCK_ELEMENTS = 512, 2**19
-_STRIP_TARGETS, _STRIP_ELEMENTS, _STRIP_CANDIDATES = 1024, 2**19, 2**15
-# Strips of at least so many targets are a multiple of so many, which keeps as many threads busy.
-_LEAST_TARGETS, _STRIPS = 64, 16
+_BLOCK_ROWS = 512
+_BLOCK_ELEMENTS = 2**19
+_STRIP_TARGETS = 1024
+_STRIP_ELEMENTS = 2**19
+_STRIP_CANDIDATES = 2**15
+
+# The number of strips of at least 64 targets is a multiple of 16, which keeps 16 threads busy.
+_LEAST_TARGETS = 64
+_STRIPS = 16
 
 # Rows among which the nearest are found at a time, and elements of a block of their products: 1 GiB
 # in single precision.
-_SEARCHED_ROWS, _SEARCH_ELEMENTS = 2**16, 2**28
+_SEARCHED_ROWS = 2**16
+_SEARCH_ELEMENTS = 2**28
 
 # Elements of rows that are gathered for their distances: 512 MiB of float64.
 _GATHERED_ELEMENTS = 2**26
@@ -50,6 +57,7 @@ _TIE = 1e-8
 # single precision are rounded.
 _MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
 
+# Precisions of the products, tried one after another. Products in CSR start with the last.
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 
 
@@ -62,7 +70,8 @@ def exact_neighbors(
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
     """
     indices, distances = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
-    others, shape = other_rows(indices, queries), (len(queries), n_neighbors)
+    others = other_rows(indices, queries)
+    shape = (len(queries), n_neighbors)
     return Neighbors(indices[others].reshape(shape), distances[others].reshape(shape))
 
 
@@ -85,19 +94,19 @@ def nearest_rows(
     candidates of each target. Their distances are then computed from differences.
 
     Products of arrays are computed in single precision first. Each has an error of at most about
-    ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). With
-    this bound, the distances show whether another row could be as near. If so, the target is
-    searched again in double precision: many rows are equally far, or the norms are large compared
-    with the distances. If the norms are too large for double precision, the differences to all rows
-    are computed, which is slow.
+    ``p u |x| |y|`` (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, eq. 3.5). If by
+    this bound another row could be as near, the target is searched again in double precision, and
+    then by the differences to all rows, which is slow.
     """
     assert count <= rows.shape[0]
     halves = 0.5 * _checked_norms(rows)
     n_targets = len(_checked_norms(targets))
-    sought = _Targets(targets, np.full(n_targets, np.inf) if within is None else within)
-    if (gpu := active_gpu()) is not None and not is_sparse(rows):
+    if within is None:
+        within = np.full(n_targets, np.inf)
+    sought = _Targets(targets, within)
+    if (gpu := active_gpu()) is not None and not is_csr(rows):
         return _nearest_of_strip(rows, halves, sought, count, _GpuRows(gpu, rows, halves))
-    most = _TILE_TARGETS if is_sparse(rows) else _STRIP_ELEMENTS // rows.shape[1]
+    most = _TILE_TARGETS if is_csr(rows) else _STRIP_ELEMENTS // rows.shape[1]
     most = max(1, min(_STRIP_TARGETS, most, _STRIP_CANDIDATES // (count + SPARE)))
     n_strips = _STRIPS * max(1, math.ceil(n_targets / (_STRIPS * most)))
     size = min(most, max(_LEAST_TARGETS, math.ceil(n_targets / n_strips)))
@@ -138,7 +147,8 @@ class _Targets:
 
     def errors(self, distances: Floats, n_terms: int, precision: Precision) -> Floats:
         """Return a bound (b,) of the errors of the values of all rows within a distance (b,)."""
-        norms, limits = np.sqrt(squared_norms(self.rows)), np.finfo(precision)
+        norms = np.sqrt(squared_norms(self.rows))
+        limits = np.finfo(precision)
         # Rows with a larger norm are further away. The terms of all others are at most this large.
         reach = norms + distances
         largest = (norms + reach) * reach
@@ -160,14 +170,16 @@ class _Least:
     def __init__(self, limits: NDArray[Any], count: int) -> None:
         self.values = np.repeat(limits[:, None], count, axis=1)
         self.places = np.full(self.values.shape, MISSING)
-        self._count, self._filled = count, np.full(len(limits), count)
+        self._count = count
+        self._filled = np.full(len(limits), count)
 
     def see(self, values: NDArray[Any], first: int) -> None:
         """Consider the values (b, t) of the rows from `first` on."""
-        (n_targets, width), count = values.shape, self._count
+        n_targets, n_rows = values.shape
+        count = self._count
         # Most rows are far from all targets.
         near = np.flatnonzero(values < self.values[:, count - 1 : count])
-        starts = np.searchsorted(near, width * np.arange(n_targets + 1))
+        starts = np.searchsorted(near, n_rows * np.arange(n_targets + 1))
         n_near = starts[1:] - starts[:-1]
         if (self._filled + n_near).max(initial=0) > _ROOM * count:
             head = 0
@@ -179,11 +191,11 @@ class _Least:
             self.see(values[:, head:], first + head)
             return
         if self.values.shape[1] == count:
-            room = (0, 0), (0, (_ROOM - 1) * count)
+            room = ((0, 0), (0, (_ROOM - 1) * count))
             self.values = np.pad(self.values, room, constant_values=np.inf)
             self.places = np.pad(self.places, room)
         of_targets = np.repeat(np.arange(n_targets), n_near)
-        columns = near - width * of_targets
+        columns = near - n_rows * of_targets
         free = np.arange(len(near)) + np.repeat(self._filled - starts[:-1], n_near)
         self.values[of_targets, free] = values[of_targets, columns]
         self.places[of_targets, free] = first + columns
@@ -202,10 +214,11 @@ def _nearest_of_strip(
     rows: Rows, halves: Floats, targets: _Targets, count: int, on_gpu: "_GpuRows | None" = None
 ) -> Neighbors:
     """Return the result of `nearest_rows` for a few targets, or on a GPU for many."""
-    shape = len(targets.within), count
-    found, unsure = Neighbors(np.empty(shape, np.int64), np.empty(shape)), np.arange(shape[0])
-    for precision in _PRECISIONS[int(is_sparse(rows)) :]:
-        some = targets if len(unsure) == len(targets.within) else targets[unsure]
+    n_targets = len(targets.within)
+    found = Neighbors(np.empty((n_targets, count), np.int64), np.empty((n_targets, count)))
+    unsure = np.arange(n_targets)
+    for precision in _PRECISIONS[-1:] if is_csr(rows) else _PRECISIONS:
+        some = targets if len(unsure) == n_targets else targets[unsure]
         if on_gpu is None:
             listed, certain = _nearest_by_products(rows, halves, some, precision, count)
         else:
@@ -222,7 +235,10 @@ def _nearest_of_strip(
 
 
 class _Candidates(NamedTuple):
-    """``values`` and ``places`` of the rows with the least values, (b, c) by value; -1: none."""
+    """``values``, ``places`` and ``squared`` distances of the rows with the least values, (b, c).
+
+    By value; -1: none.
+    """
 
     values: NDArray[Any]
     places: NDArray[np.int64]
@@ -233,14 +249,12 @@ class _GpuRows:
     """Rows (n, p) and ``|y|^2 / 2`` on the GPU, among which neighbours are searched."""
 
     def __init__(self, gpu: Gpu, rows: NDArray[Any], halves: Floats) -> None:
-        self._gpu, self._rows, self._halves = gpu, gpu.upload(rows), gpu.upload(halves)
+        self._gpu = gpu
+        self._rows, self._halves = gpu.upload(rows), gpu.upload(halves)
         self._searched_rows = max(1024, min(_SEARCHED_ROWS, _SEARCH_ELEMENTS // rows.shape[1]))
 
-    def candidates(self, targets: NDArray[Any], count: int, precision: Any) -> _Candidates:
-        """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p).
-
-        `squared` (b, count): their squared distances from differences in float64.
-        """
+    def candidates(self, targets: NDArray[Any], count: int, precision: Precision) -> _Candidates:
+        """Return the rows with the least ``|y|^2 / 2 - x y`` of each target (b, p)."""
         strips = []
         size = max(1, min(4096, _SEARCH_ELEMENTS // min(len(self._rows), self._searched_rows)))
         for start in range(0, len(targets), size):
@@ -251,7 +265,9 @@ class _GpuRows:
         return _Candidates(*map(np.concatenate, zip(*strips, strict=True)))
 
     def _least(self, X: Any, count: int) -> tuple[Any, Any]:
-        xp, found = self._gpu.xp, []
+        """Return values and places of the rows with the least values, (b, count)."""
+        xp = self._gpu.xp
+        found = []
         for first in range(0, len(self._rows), self._searched_rows):
             part = slice(first, first + self._searched_rows)
             values = X @ self._rows[part].astype(X.dtype, copy=False).T
@@ -265,12 +281,16 @@ class _GpuRows:
             return found[0]
         values, places = (xp.concatenate(each, axis=1) for each in zip(*found, strict=True))
         best = self._gpu.least(values, count)
-        known, best = best >= 0, xp.maximum(best, 0)
+        known = best >= 0
+        best = xp.maximum(best, 0)
         values = xp.where(known, xp.take_along_axis(values, best, axis=1), np.inf)
-        return values, xp.where(known, xp.take_along_axis(places, best, axis=1), -1)
+        places = xp.where(known, xp.take_along_axis(places, best, axis=1), -1)
+        return values, places
 
     def _squared(self, X: Any, places: Any) -> Any:
-        xp, (n_targets, p) = self._gpu.xp, X.shape
+        """Return squared distances (b, count), from differences and summed in float64."""
+        xp = self._gpu.xp
+        n_targets, p = X.shape
         squared = xp.empty(places.shape)
         size = max(1, _GATHERED_ELEMENTS // (n_targets * p))
         for start in range(0, places.shape[1], size):
@@ -291,21 +311,25 @@ def _search_by_differences(
     rows: Rows, targets: _Targets, found: Neighbors, unsure: NDArray[np.int64]
 ) -> None:
     """Replace the lists of unsure targets in `found` by those of the differences to all rows."""
-    (n_rows, p), count = rows.shape, found.indices.shape[1]
-    size = _TILE_ROWS if is_sparse(rows) else max(1, _BLOCK_ELEMENTS // p)
+    n_rows, p = rows.shape
+    count = found.indices.shape[1]
+    size = _TILE_ROWS if is_csr(rows) else max(1, _BLOCK_ELEMENTS // p)
     blocks = [np.arange(n_rows)[None, first : first + size] for first in range(0, n_rows, size)]
     for place in unsure:
         target = targets.rows[place : place + 1]
         squared = np.hstack([squared_distances(rows, target, block) for block in blocks])
         near = np.flatnonzero(squared <= np.partition(squared, count - 1)[:, count - 1])
         nearest = measure_neighbors(rows, target, near[None])
-        found.indices[place], found.distances[place] = (each[0, :count] for each in nearest)
+        found.indices[place] = nearest.indices[0, :count]
+        found.distances[place] = nearest.distances[0, :count]
 
 
 def _terms(rows: Rows, targets: Rows) -> int:
     """Return the most values of a difference of two rows."""
-    if is_sparse(rows) and is_sparse(targets):
-        return sum(int(np.diff(each.indptr).max(initial=0)) for each in (rows, targets))
+    if is_csr(rows) and is_csr(targets):
+        of_rows = np.diff(rows.indptr).max(initial=0)
+        of_targets = np.diff(targets.indptr).max(initial=0)
+        return int(of_rows) + int(of_targets)
     return rows.shape[1]
 
 
@@ -327,7 +351,7 @@ def _nearest_by_products(
 
 def _products(rows: Rows, halves: Floats, targets: Rows, precision: Precision) -> Blocks:
     """Yield the first row of a block, and ``|y|^2 / 2 - x y`` of its rows."""
-    if is_sparse(rows):
+    if is_csr(rows):
         X = targets.astype(precision)
         for first in range(0, rows.shape[0], _TILE_ROWS):
             part = slice(first, first + _TILE_ROWS)
@@ -375,17 +399,16 @@ def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     so a search does not grow with the number of copies.
     """
     drawn = np.random.default_rng(seed).permutation(rows.shape[0])
-    _, value, counts = np.unique(
-        hash_rows(rows[drawn], seed=seed), return_inverse=True, return_counts=True
-    )
-    repeated = drawn[counts[value] > n_neighbors]
-    value = value[counts[value] > n_neighbors]
-    order = np.argsort(value, kind="stable")
-    members, value = repeated[order], value[order]
-    starts = np.searchsorted(value, value)
-    place, sizes = np.arange(len(members)) - starts, counts[value]
+    hashes = hash_rows(rows[drawn], seed=seed)
+    _, point, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    # All copies of a point, one after another.
+    by_point = np.argsort(point, kind="stable")
+    by_point = by_point[counts[point[by_point]] > n_neighbors]
+    members, point = drawn[by_point], point[by_point]
+    starts = np.searchsorted(point, point)
+    places = np.arange(len(members)) - starts
     # The copies form a circle: the neighbours of a copy are the next k.
-    following = (place[:, None] + np.arange(1, n_neighbors + 1)) % sizes[:, None]
+    following = (places[:, None] + np.arange(1, n_neighbors + 1)) % counts[point][:, None]
     searched = np.ones(rows.shape[0], dtype=bool)
-    searched[members[place > n_neighbors]] = False
+    searched[members[places > n_neighbors]] = False
     return Repeats(members, members[starts[:, None] + following], searched)

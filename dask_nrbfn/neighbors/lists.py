@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import over_strips
-from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values, squared_norms
+from dask_nrbfn.numeric.rows import Rows, is_csr, mean_stored_values, squared_norms
 from dask_nrbfn.numeric.types import Floats
 
 # Distances that differ by a smaller share are equal: the same pair summed in another order.
@@ -42,14 +42,14 @@ def measure_neighbors(
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
-    width = int(mean_values(rows)) or 1
-    over_strips(measure, (len(indices), indices.shape[1] * width), threads)
+    row_values = max(1, int(mean_stored_values(rows)))
+    over_strips(measure, (len(indices), indices.shape[1] * row_values), threads)
     return neighbors
 
 
 def squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
-    if is_sparse(rows):
+    if is_csr(rows):
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
         pairs = rows[indices.ravel()] - targets[of_targets]
         return squared_norms(pairs).reshape(indices.shape)

@@ -45,18 +45,14 @@ class Partitions:
         """Place at most `n_partitions` partitions with about equal numbers of rows of a sample.
 
         `overlap` is the mean number of partitions of a row; a row has at most one more. Rows in the
-        middle of a partition have one, which leaves more for rows near a border. With 5 million
-        rows in 20 partitions and an overlap of 2, 98 instead of 94 of 100 neighbours share a
-        partition.
+        middle of a partition have one, which leaves more for rows near a border.
 
         k-means on the distinct rows of the sample, then offsets that reduce the fullest partition
-        to 1.2 times the mean. Each round sets every offset so that its partition would hold the
-        geometric mean of its present and its desired number of rows. Only the order of distances
-        matters, so clusters may have any scale; partitions stay convex (a power diagram). k-means
-        gives wide clusters many centroids even if they have few rows. If offsets cannot balance
-        that, the sample is halved repeatedly and the means of the pieces are balanced instead,
-        which finds a few per cent fewer neighbours on even rows. Runs on one thread, because with
-        more threads the last bits differ from run to run.
+        to 1.2 times the mean; partitions stay convex (a power diagram). Each round sets every
+        offset so that its partition would hold the geometric mean of its present and its desired
+        number of rows. k-means gives wide clusters many centroids even if they have few rows. If
+        offsets cannot balance that, the sample is halved repeatedly and the means of the pieces are
+        balanced instead. Runs on one thread, because with more the last bits differ.
         """
         sample = sample.astype(np.float64, copy=False)
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
@@ -86,19 +82,16 @@ class Partitions:
             squared = current._squared_distances(sample)
             nearest = _smallest(squared, overlap + 1)
             margins = current._margins(squared, nearest)
-            current = replace(
-                current, reaches=_reaches(nearest[:, 0], margins, overlap, len(self.offsets))
-            )
+            reaches = _reaches(nearest[:, 0], margins, overlap, len(self.offsets))
+            current = replace(current, reaches=reaches)
             members = current._within_reach(nearest, margins)
             counts = np.bincount(members[members >= 0], minlength=len(self.offsets))
             if counts.max() < best_count:
                 best, best_count = current, counts.max()
             if best_count <= MAX_IMBALANCE * goal:
                 break
-            changes = _offset_changes(
-                squared, nearest[:, :overlap], np.sqrt(goal / np.maximum(counts, 1))
-            )
-            offsets = current.offsets + changes
+            growth = np.sqrt(goal / np.maximum(counts, 1))
+            offsets = current.offsets + _offset_changes(squared, nearest[:, :overlap], growth)
             centroids = current.centroids
             if step < _MOVING_ROUNDS:
                 centroids = _means_of_members(sample, nearest[:, 0], centroids)
@@ -162,8 +155,7 @@ def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     # A limit that began before the import does not hold for OpenMP, which the import loads.
     with threadpool_limits(1):
-        centroids: NDArray[Any] = means.fit(rows).cluster_centers_
-    return centroids
+        return np.asarray(means.fit(rows).cluster_centers_)
 
 
 def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:
@@ -194,9 +186,8 @@ def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats)
     The rows of a partition are those that have it among their `overlap` nearest partitions.
     """
     overlap = members.shape[1]
-    last, next_best = np.partition(squared, (overlap - 1, overlap), axis=1)[
-        :, overlap - 1 : overlap + 1
-    ].T
+    ordered = np.partition(squared, (overlap - 1, overlap), axis=1)
+    last, next_best = ordered[:, overlap - 1], ordered[:, overlap]
     inside = np.zeros(squared.shape, dtype=bool)
     np.put_along_axis(inside, members, True, axis=1)
     changes = np.zeros(squared.shape[1])
@@ -229,9 +220,10 @@ def _means_of_pieces(rows: Rows, n_pieces: int, rng: np.random.Generator) -> Flo
 
 
 def _means_of_members(sample: Rows, nearest: NDArray[np.int64], centroids: Floats) -> Floats:
+    """Return the means of the rows nearest to each centroid (S, p); unchanged if there are none."""
+    shape = (len(centroids), len(nearest))
+    members = csr_array((np.ones(len(nearest)), (nearest, np.arange(len(nearest)))), shape=shape)
     counts = np.bincount(nearest, minlength=len(centroids))
-    places = nearest, np.arange(len(nearest))
-    members = csr_array((np.ones(len(nearest)), places), shape=(len(centroids), len(nearest)))
     filled = counts > 0
     means = centroids.copy()
     means[filled] = dense(members @ sample)[filled] / counts[filled, None]

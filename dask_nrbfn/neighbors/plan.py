@@ -68,13 +68,13 @@ class NeighborSearch:
 class SearchedRows:
     """The sizes of the rows among which neighbours are searched.
 
-    width: how many numbers store a row: p, or in CSR its values and column indices.
+    row_width: how many numbers store a row: p, or in CSR its values and column indices.
     """
 
     n_rows: int
     n_features: int
     row_values: float
-    width: int
+    row_width: int
     dtype: np.dtype[Any]
     params: FitParams
 
@@ -99,18 +99,20 @@ class SearchedRows:
         The rows twice, and candidates and results of the exact search; for the approximate one
         lists of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and buffers.
         """
-        k = self.params.n_neighbors
-        row_bytes = 2 * self.width * search_dtype(self.dtype, method).itemsize
+        k = self.params.k
+        row_bytes = 2 * self.row_width * search_dtype(self.dtype, method).itemsize
         if method == "exact":
-            return n_rows * (row_bytes + 40 * (k + 1) + 24 * SPARE)
+            list_bytes = 40 * (k + 1) + 24 * SPARE
+            return n_rows * (row_bytes + list_bytes)
         n_searched, n_candidates = graph_lists(k)
-        row_bytes += 16 * n_candidates + 34 * n_searched
-        return n_rows * row_bytes + _UPDATED_ROWS * (k + 1) ** 2 * _BYTES_PER_UPDATE
+        list_bytes = 16 * n_candidates + 34 * n_searched
+        buffer_bytes = _UPDATED_ROWS * (k + 1) ** 2 * _BYTES_PER_UPDATE
+        return n_rows * (row_bytes + list_bytes) + buffer_bytes
 
     @property
     def smallest_partition(self) -> int:
         """Mean partition size that is needed to fill lists of k neighbours."""
-        return 4 * (self.params.n_neighbors + 1)
+        return 4 * (self.params.k + 1)
 
     @property
     def most_partitions(self) -> int:
@@ -120,7 +122,7 @@ class SearchedRows:
         """
         filled = self.n_rows * self.params.overlap // self.smallest_partition
         known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
-        sampled = _MAX_SAMPLE_ELEMENTS // self.width // _LEAST_SAMPLE_ROWS_PER_PARTITION
+        sampled = _MAX_SAMPLE_ELEMENTS // self.row_width // _LEAST_SAMPLE_ROWS_PER_PARTITION
         held = _MAX_CENTROID_ELEMENTS // self.n_features
         return max(1, min(filled, known, sampled, held))
 
@@ -131,7 +133,7 @@ class SearchedRows:
             allowed = f", or a number from {least} to {most}" if least <= most else ""
             raise ParameterError(
                 f"`n_partitions` is {n_partitions}, which does not fit {self.n_rows} x "
-                f"{self.n_features} values, `n_neighbors`={self.params.n_neighbors} and "
+                f"{self.n_features} values, `n_neighbors`={self.params.k} and "
                 f"`overlap`={self.params.overlap}.",
                 f"Give `n_partitions`=1{allowed}.",
             )
@@ -157,7 +159,7 @@ class SearchedRows:
             rows = math.ceil(self._rows_of_partitions / n_partitions)
         exact_s = n_partitions * rows**2 * self._pair_s / threads
         updates = n_partitions * candidate_updates(
-            rows, self.n_features, self.row_values, n_neighbors=self.params.n_neighbors
+            rows, self.n_features, self.row_values, n_neighbors=self.params.k
         )
         approximate_s = COMPILATION_S + updates / update_rate(threads)
         return "exact" if exact_s <= approximate_s else "approximate"
@@ -178,15 +180,16 @@ class SearchedRows:
 
 def search_dtype(dtype: np.dtype[Any], method: str) -> np.dtype[Any]:
     """Return the precision of a search: single if it loses nothing or the search has no other."""
-    small = np.can_cast(dtype, np.float32)
-    return np.dtype(np.float32 if small or method == "approximate" else np.float64)
+    if method == "approximate" or np.can_cast(dtype, np.float32):
+        return np.dtype(np.float32)
+    return np.dtype(np.float64)
 
 
-def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
+def sample_rows(n_rows: int, row_width: int, n_partitions: int) -> int:
     """Return the number of rows of the sample that places partitions."""
-    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
+    most = _MAX_SAMPLE_ELEMENTS // max(n_partitions, row_width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
-    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
+    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, most)
 
 
 def pair_flops(n_features: int, row_values: float) -> float:
@@ -211,8 +214,9 @@ def graph_lists(n_neighbors: int) -> tuple[int, int]:
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
     """Return the number of candidate updates of NNDescent: compared values of candidates."""
+    n_searched, _ = graph_lists(n_neighbors)
     compared = round(_COMPARED * row_values) if row_values < n_features else n_features
-    return n_rows * (graph_lists(n_neighbors)[0] + 1) * (compared + 100)
+    return n_rows * (n_searched + 1) * (compared + 100)
 
 
 def update_rate(threads: int) -> float:

@@ -36,9 +36,9 @@ class Bins(RowSum):
     shift: int
 
     @classmethod
-    def of_sorts(cls, n_sorts: int) -> Self:
+    def zeros(cls, n_kinds: int = 2) -> Self:
         """Return the sum of no rows."""
-        return cls(np.zeros(0, dtype=np.int64), np.zeros((0, n_sorts), dtype=np.int64), 0)
+        return cls(np.zeros(0, dtype=np.int64), np.zeros((0, n_kinds), dtype=np.int64), 0)
 
     @classmethod
     def of_values(cls, values: Floats, counts: NDArray[Any]) -> Self:
@@ -57,8 +57,11 @@ class Bins(RowSum):
         """Return the same sum with every bin once, in ascending order."""
         order = np.argsort(self.keys)
         keys, shift = self.keys[order], self.shift
-        while (starts := _first_of_equals(keys)).size > _MOST_BINS:
-            keys, shift = keys >> 1, shift + 1
+        starts = _first_of_equals(keys)
+        while len(starts) > _MOST_BINS:
+            keys = keys >> 1
+            shift += 1
+            starts = _first_of_equals(keys)
         return type(self)(keys[starts], np.add.reduceat(self.counts[order], starts), shift)
 
     def middles(self) -> Floats:
@@ -86,18 +89,13 @@ def _first_of_equals(keys: NDArray[Any]) -> NDArray[np.intp]:
     return np.flatnonzero(begins)
 
 
-# Bytes of a key and two counts for each entry, while two sums are joined, sorted and added. More
-# bins do not change the area in six digits.
-RANKING_BYTES = 6 * 24 * MOST_ENTRIES
+# An entry is a key and two counts. Six arrays of entries are held while two sums are joined, sorted
+# and added.
+RANKING_BYTES = 6 * (3 * 8) * MOST_ENTRIES
 
 
 class RankedScores(Bins):
     """Counts of rows of two classes by their score."""
-
-    @classmethod
-    def zeros(cls) -> Self:
-        """Return the sum of no rows."""
-        return cls.of_sorts(2)
 
     @classmethod
     def from_block(
@@ -105,18 +103,19 @@ class RankedScores(Bins):
     ) -> Self:
         """Return the counts of a block: finite scores (b,) of the second class, and codes (b,)."""
         counts: NDArray[Any] = np.eye(2, dtype=np.int64)[codes]
-        return cls.of_values(scores, counts if weights is None else counts * weights[:, None])
+        if weights is not None:
+            counts = counts * weights[:, None]
+        return cls.of_values(scores, counts)
 
     def figures(self) -> dict[str, Any]:
         """Return the area under the ROC curve and a bound of its error; None for a single class.
 
         The area is the share of pairs, one row of each class, in which the row of the second class
         has the larger score; equal scores count half (Hanley & McNeil 1982). The weight of a pair
-        is the product of both weights. With ``a_b`` and
-        ``c_b`` rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)``
-        over ``sum_b a_b sum_b c_b``. Each of the ``a_b c_b`` pairs of a bin with several scores may
-        count from 0 to 1, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. The error
-        is 0 for up to 16,384 different scores, each of which has its own bin.
+        is the product of both weights. With ``a_b`` and ``c_b`` rows of the classes in bin b it is
+        ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)`` over ``sum_b a_b sum_b c_b``. A pair in one
+        bin of several scores may count from 0 to 1: the error is at most ``sum_b a_b c_b / 2`` over
+        all pairs. It is 0 for up to 16,384 different scores, each of which has its own bin.
         """
         bins = self.binned()
         first, second = bins.counts.T.astype(np.float64)

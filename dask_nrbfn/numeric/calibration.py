@@ -117,7 +117,8 @@ class ScoreDraw(RowSum):
     def weights(self) -> Floats:
         """Weights (m,): the rows of each class weigh as much as all rows of the class."""
         weights = self.own / self.shares
-        total, drawn = self.totals[:, 1].sum(axis=0), self._sums_of_classes(weights)
+        total = self.totals[:, 1].sum(axis=0)
+        drawn = self._sums_of_classes(weights)
         factors = np.divide(total, drawn, out=np.ones_like(drawn), where=drawn > 0)
         # All weights may have been summed in another order.
         factors[np.isclose(factors, 1.0, rtol=_ROUNDING, atol=0.0)] = 1.0
@@ -129,7 +130,8 @@ class ScoreDraw(RowSum):
 
     def log_loss(self, probabilities: Floats) -> float:
         """Return the weighted mean of the log losses of probabilities (m, K)."""
-        own, weights = probabilities[np.arange(len(self.codes)), self.codes], self.weights
+        own = probabilities[np.arange(len(self.codes)), self.codes]
+        weights = self.weights
         return float(-(weights @ np.log(own)) / weights.sum())
 
     def __add__(self, other: Self) -> Self:
@@ -149,8 +151,8 @@ class ScoreDraw(RowSum):
 
     def thinned(self, most_scores: int = MOST_SCORES) -> Self:
         """Return at most ``most_scores / K^2`` rows of each class, with the least hashes."""
-        n_classes, most = self.scores.shape[1], self._sums_of_classes()
-        most = np.minimum(most, max(1, most_scores // n_classes**2))
+        n_classes = self.scores.shape[1]
+        most = np.minimum(self._sums_of_classes(), max(1, most_scores // n_classes**2))
         sequence = np.lexsort((self.order, self.codes))
         edges = np.searchsorted(self.codes[sequence], np.arange(n_classes + 1))
         # The least hash of a class that is not kept is the probability of its rows.
@@ -191,9 +193,16 @@ class DrawnRows(NamedTuple):
 
     def none(self) -> ScoreDraw:
         """Return the draw of no rows."""
-        n_classes, whole, none = len(self.shares), np.empty(0, dtype=np.int64), np.empty(0)
-        rows = np.empty((0, n_classes)), whole, none, none, np.empty(0, dtype=np.uint64), whole
-        return ScoreDraw(*rows, np.zeros((1, 2, n_classes)))
+        n_classes = len(self.shares)
+        return ScoreDraw(
+            scores=np.empty((0, n_classes)),
+            codes=np.empty(0, dtype=np.int64),
+            own=np.empty(0),
+            shares=np.empty(0),
+            order=np.empty(0, dtype=np.uint64),
+            versions=np.empty(0, dtype=np.int64),
+            totals=np.zeros((1, 2, n_classes)),
+        )
 
     def places(self, numbers: NDArray[np.int64], codes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of the rows that the hashes of their numbers draw."""
@@ -210,15 +219,16 @@ class DrawnRows(NamedTuple):
         """Return the drawn rows of a block, as rows of the fit."""
         drawn = self.places(numbers, codes)
         own = np.ones(len(codes)) if weights is None else weights
-        totals = [np.bincount(codes, each, len(self.shares)) for each in (None, own)]
+        class_counts = np.bincount(codes, minlength=len(self.shares))
+        class_weights = np.bincount(codes, own, minlength=len(self.shares))
         return ScoreDraw(
-            scores[drawn],
-            codes[drawn],
-            own[drawn],
-            self.shares[codes[drawn]],
-            hash_numbers(numbers[drawn], seed=self.seed),
-            np.zeros(len(drawn), dtype=np.int64),
-            np.array([totals], dtype=np.float64),
+            scores=scores[drawn],
+            codes=codes[drawn],
+            own=own[drawn],
+            shares=self.shares[codes[drawn]],
+            order=hash_numbers(numbers[drawn], seed=self.seed),
+            versions=np.zeros(len(drawn), dtype=np.int64),
+            totals=np.array([[class_counts, class_weights]], dtype=np.float64),
         )
 
 
@@ -231,26 +241,35 @@ def fit_calibration(draw: ScoreDraw, loss: Loss, *, temperature: float) -> Calib
     4)`` flops.
     """
     problem = _Likelihood.of(draw, loss)
-    point = problem.clipped(np.append([1.0 / temperature, 0.0], np.zeros(draw.scores.shape[1])))
-    value, gradient, curvature = problem.at(point)
+    start = np.zeros(2 + draw.scores.shape[1])
+    start[0] = 1.0 / temperature
+    best = problem.at(start)
     for _ in range(_MOST_STEPS):
-        step = problem.step(point, gradient, curvature)
-        for halving in range(_MOST_HALVINGS):
-            tried = problem.clipped(point - 0.5**halving * step)
-            further, *slopes = problem.at(tried)
-            if further < value:
-                break
-        else:
+        lower = problem.lowered(best)
+        if lower is None:
             break
-        decrease, point, value = value - further, tried, further
-        gradient, curvature = slopes
-        if decrease <= _LEAST_DECREASE * value:
+        decrease = best.value - lower.value
+        best = lower
+        if decrease <= _LEAST_DECREASE * best.value:
             break
-    return Calibration(1.0 / float(point[0]), float(point[1]), tuple(point[2:].tolist()))
+    inverse_temperature, log_slope, *biases = best.point.tolist()
+    return Calibration(1.0 / inverse_temperature, log_slope, tuple(biases))
+
+
+class _Expansion(NamedTuple):
+    """Value, gradient (K + 2,) and second derivatives (K + 2, K + 2) at a ``point`` (K + 2,)."""
+
+    point: Floats
+    value: float
+    gradient: Floats
+    curvature: Floats
 
 
 class _Likelihood(NamedTuple):
-    """The negative log-likelihood of `inputs` (2, m, K): scores and logarithms of probabilities."""
+    """The negative log-likelihood of `inputs` (2, m, K): scores and logarithms of probabilities.
+
+    A point has the factors of both inputs, and K biases. `other` is the target of other classes.
+    """
 
     inputs: Floats
     codes: NDArray[np.int64]
@@ -266,27 +285,24 @@ class _Likelihood(NamedTuple):
         weights = draw.weights
         return cls(inputs, draw.codes, weights / weights.mean(), other)
 
-    def clipped(self, point: Floats) -> Floats:
-        """Return the nearest point within the bounds, float64 (K + 2,)."""
+    def at(self, point: Floats) -> _Expansion:
+        """Return the expansion at the nearest point within the bounds."""
         factors = np.clip(point[:2], _LEAST_FACTORS, _MOST_FACTORS)
-        return np.concatenate([factors, point[2:]])
-
-    def at(self, point: Floats) -> tuple[float, Floats, Floats]:
-        """Return the value, the gradient (K + 2,) and the second derivatives (K + 2, K + 2)."""
-        exponents = np.tensordot(point[:2], self.inputs, axes=1) + point[2:]
+        biases, weights = point[2:], self.weights
+        exponents = np.tensordot(factors, self.inputs, axes=1) + biases
         exponents -= exponents.max(axis=1, keepdims=True)
-        aimed = self._aimed(exponents)
+        target_exponents = self._target_means(exponents)
         shares = np.exp(exponents, out=exponents)
         totals = shares.sum(axis=1, keepdims=True)
         shares /= totals
-        biases, weights = point[2:], self.weights
-        value = weights @ (np.log(totals[:, 0]) - aimed) + 0.5 * _SHRINKAGE * biases @ biases
+        losses = np.log(totals[:, 0]) - target_exponents
+        value = weights @ losses + 0.5 * _SHRINKAGE * biases @ biases
         weighted = weights[:, None] * shares
         means = (shares * self.inputs).sum(axis=2)
-        slopes = (means - self._aimed(self.inputs)) @ weights
+        factor_slopes = (means - self._target_means(self.inputs)) @ weights
         of_own = np.bincount(self.codes, weights, minlength=len(biases))
         targets = of_own + self.other * (weights.sum() - len(biases) * of_own)
-        gradient = np.concatenate([slopes, weighted.sum(axis=0) - targets + _SHRINKAGE * biases])
+        bias_slopes = weighted.sum(axis=0) - targets + _SHRINKAGE * biases
         # The covariances of inputs and class indicators under the probabilities of each row.
         deviations = self.inputs - means[:, :, None]
         curvature = np.diag(np.append([0.0, 0.0], weighted.sum(axis=0) + _SHRINKAGE))
@@ -295,24 +311,35 @@ class _Likelihood(NamedTuple):
         curvature[:2, :2] = np.tensordot(deviations, self.inputs, axes=([1, 2], [1, 2]))
         curvature[:2, 2:] = deviations.sum(axis=1)
         curvature[2:, :2] = curvature[:2, 2:].T
-        return float(value), gradient, curvature
+        gradient = np.concatenate([factor_slopes, bias_slopes])
+        return _Expansion(np.concatenate([factors, biases]), float(value), gradient, curvature)
 
-    def _aimed(self, values: Floats) -> Floats:
+    def _target_means(self, values: Floats) -> Floats:
         """Return the means of values (..., m, K) under the targets, (..., m)."""
         own = values[..., np.arange(len(self.codes)), self.codes]
-        aimed: Floats = own + self.other * (values.sum(axis=-1) - values.shape[-1] * own)
-        return aimed
+        others = values.sum(axis=-1) - values.shape[-1] * own
+        return np.asarray(own + self.other * others)
 
-    def step(self, point: Floats, gradient: Floats, curvature: Floats) -> Floats:
-        """Return the Newton step to subtract; 0 for factors that a bound holds."""
-        free = np.ones(len(point), dtype=bool)
-        free[:2] = ~(
-            ((point[:2] <= _LEAST_FACTORS) & (gradient[:2] > 0))
-            | ((point[:2] >= _MOST_FACTORS) & (gradient[:2] < 0))
-        )
-        # Scores and logarithms may be collinear, or constant.
-        raised = curvature[np.ix_(free, free)]
-        raised[np.diag_indices_from(raised)] += 1e-10 * (1.0 + raised.diagonal())
-        step = np.zeros(len(point))
-        step[free] = np.linalg.solve(raised, gradient[free])
-        return step
+    def lowered(self, best: _Expansion) -> _Expansion | None:
+        """Return the expansion after a shortened Newton step; None if none is lower."""
+        step = _newton_step(best)
+        for halving in range(_MOST_HALVINGS):
+            lower = self.at(best.point - 0.5**halving * step)
+            if lower.value < best.value:
+                return lower
+        return None
+
+
+def _newton_step(best: _Expansion) -> Floats:
+    """Return the Newton step to subtract, (K + 2,); 0 for factors that a bound holds."""
+    factors, slopes = best.point[:2], best.gradient[:2]
+    at_least = (factors <= _LEAST_FACTORS) & (slopes > 0)
+    at_most = (factors >= _MOST_FACTORS) & (slopes < 0)
+    free = np.ones(len(best.point), dtype=bool)
+    free[:2] = ~(at_least | at_most)
+    # Scores and logarithms may be collinear, or constant.
+    raised = best.curvature[np.ix_(free, free)]
+    raised[np.diag_indices_from(raised)] += 1e-10 * (1.0 + raised.diagonal())
+    step = np.zeros(len(best.point))
+    step[free] = np.linalg.solve(raised, best.gradient[free])
+    return step

@@ -40,25 +40,23 @@ class CellNetworks:
         return len(self.widths)
 
     @property
-    def largest(self) -> int:
-        """Maximum number of basis rows of a cell."""
+    def most_basis_rows(self) -> int:
+        """Number of basis rows of the largest network."""
         return int(np.diff(self.starts).max())
 
     def of_rows(self, scaled: Floats, most_rows: int) -> Iterator[RoutedRows]:
         """Yield rows with the scaling of the basis cell by cell, at most `most_rows` together."""
         rows, cells = self.tree.route(scaled)
-        ends = np.cumsum(np.bincount(cells, minlength=self.n_cells))
-        for cell in np.unique(cells):
-            first = ends[cell - 1] if cell else 0
+        for cell in range(self.n_cells):
+            first, end = np.searchsorted(cells, [cell, cell + 1])
             basis = slice(int(self.starts[cell]), int(self.starts[cell + 1]))
-            for start in range(first, ends[cell], most_rows):
-                yield RoutedRows(int(cell), rows[start : min(start + most_rows, ends[cell])], basis)
+            for start in range(first, end, most_rows):
+                yield RoutedRows(cell, rows[start : min(start + most_rows, end)], basis)
 
     def feature_weights(self, root: Floats | None) -> Floats:
         """Return the mean column weights of the training rows; `root` (p,) is that of the table."""
         roots = self.roots if root is None else self.roots * root
-        weights: Floats = self.n_rows @ roots**2 / self.n_rows.sum()
-        return weights
+        return np.asarray(self.n_rows @ roots**2 / self.n_rows.sum())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by the names under which a model stores them."""

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.held_out import sums_of
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.products import times_symmetric
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import (
@@ -90,11 +89,11 @@ class SolvedCell(NamedTuple):
 
 
 def cell_system(
-    moments: Moments, targets: Targets, *, normalized: bool, penalty: Floats | None
+    moments: Moments, *, targets: Targets, ridge: Ridge, terms: RidgeTerms, normalized: bool
 ) -> RidgeSystem:
     """Return the ridge system of a cell, on the GPU of the task if there is one."""
     system = RidgeSystem.of(moments.on_device(), targets, normalized=normalized)
-    return replace(system, penalty=penalty)
+    return system.with_ridge(ridge, terms)
 
 
 class SolvedCells(NamedTuple):
@@ -220,8 +219,9 @@ def fit_cell(
     system_of = partial(
         cell_system,
         targets=table.targets,
+        ridge=Ridge.of(entry),
+        terms=RidgeTerms(features=features.on_device, shares=lambda: shares),
         normalized=features.normalized,
-        penalty=penalty_named(entry["penalty"]).of(features.on_device, shares),
     )
     solved = SolvedCell.of(moments, system_of, entry["alpha"])
     if solved is None:

@@ -97,7 +97,7 @@ class CellTree:
         """Number of cells L."""
         return int(np.count_nonzero(self.columns < 0))
 
-    def splits(self) -> list[list["Side"]]:
+    def splits(self) -> list[list[Side]]:
         """Return for every cell the sides of the splits above the cell, from the root."""
         of_nodes: dict[int, list[Side]] = {0: []}
         for node in range(len(self.columns)):
@@ -112,10 +112,12 @@ class CellTree:
     def route(self, rows: Floats) -> Members:
         """Return the cells of scaled rows (b, p)."""
         nodes = np.zeros(len(rows), np.int64)
-        while (inner := np.flatnonzero(self.columns[nodes] >= 0)).size:
+        inner = np.flatnonzero(self.columns[nodes] >= 0)
+        while len(inner):
             split = nodes[inner]
             second = rows[inner, self.columns[split]] > self.thresholds[split]
             nodes[inner] = self.children[split] + second
+            inner = np.flatnonzero(self.columns[nodes] >= 0)
         cells = self.children[nodes]
         order = np.argsort(cells, kind="stable")
         return Members(order, cells[order])

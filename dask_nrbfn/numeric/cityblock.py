@@ -1,8 +1,7 @@
 """Sums of absolute differences between rows and basis rows, compiled loops over cache-sized blocks.
 
-A product of matrices cannot compute these sums. Each loop runs in one thread and holds no
-interpreter lock. Strips of rows run side by side in the project's own threads, because numba's
-thread layers abort the process when two tasks use these layers at once.
+Each loop runs in one thread and holds no interpreter lock. Strips of rows run side by side in the
+project's own threads, because numba's abort the process when two tasks use them at once.
 """
 
 from collections.abc import Callable
@@ -30,14 +29,16 @@ def absolute_sums(
     Rows (b, p) and the transposed basis (p, r) are float64, C-contiguous and writable, because
     numba compiles a loop for each layout; `out` is (b, r).
 
-    ``3 b r p`` flops, at .7 times the pairs per second of a float64 product. All numbers are
-    float64, because the difference of two near rows may have no right digit in float32. The columns
-    of a pair are added in the same order in every block, so blocks do not change bits.
+    ``3 b r p`` flops. All numbers are float64, because the difference of two near rows may have no
+    right digit in float32. Blocks do not change the order in which columns are added, nor bits.
     """
-    if (gpu := gpu_of(out)) is not None:
-        gpu.absolute_sums(rows, columns, out, 0.0 if factor is None else factor)
-        return
-    _compiled(_absolute_sums)(rows, columns, 0.0 if factor is None else factor, out)
+    gpu = gpu_of(out)
+    # Both loops square the sums only with a factor that is not 0.
+    factor = 0.0 if factor is None else factor
+    if gpu is None:
+        _compiled(_absolute_sums)(rows, columns, factor, out)
+    else:
+        gpu.absolute_sums(rows, columns, out, factor)
 
 
 def sparse_absolute_sums(
@@ -58,8 +59,7 @@ def sparse_absolute_sums(
     own = stored[rows.indptr[1:]] - stored[rows.indptr[:-1]]
     np.add(own[:, None], norms, out=out)
     loop = _compiled(_add_meetings)
-    basis = (columns.data, columns.indices, columns.indptr)
-    loop(rows.data, rows.indices, rows.indptr, *basis, out)
+    loop(rows.data, rows.indices, rows.indptr, columns.data, columns.indices, columns.indptr, out)
     np.maximum(out, 0.0, out=out)
     if factor is not None:
         np.square(out, out=out)
@@ -145,7 +145,11 @@ def _add_signed(rows: Floats, basis: Floats, factors: Floats, sums: Floats) -> N
         for j in range(len(basis)):
             g = basis[j]
             for k in range(p):
-                signed[k] = 1.0 if x[k] > g[k] else (-1.0 if x[k] < g[k] else 0.0)
+                signed[k] = 0.0
+                if x[k] > g[k]:
+                    signed[k] = 1.0
+                elif x[k] < g[k]:
+                    signed[k] = -1.0
             for c in range(len(factors)):
                 factor, of_target = factors[c, i, j], sums[c, i]
                 for k in range(p):

@@ -24,8 +24,7 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     scale = 2.0 * width**2
     similarity = np.exp(-squared / scale) if scale > 0 else np.ones_like(squared)
     own = np.where(agrees, similarity, 0.0).sum(axis=1)
-    confidence: Floats = own / similarity.sum(axis=1)
-    return confidence
+    return np.asarray(own / similarity.sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +44,12 @@ class RowPool:
     @classmethod
     def none(cls) -> Self:
         """Return an empty pool, with which a pass over blocks of rows begins."""
-        return cls(*(np.empty(0, dtype) for dtype in (float, np.uint64, np.uint8, np.int64)))
+        return cls(
+            priority=np.empty(0),
+            tiebreak=np.empty(0, np.uint64),
+            codes=np.empty(0, np.uint8),
+            rows=np.empty(0, np.int64),
+        )
 
     def take(self, places: NDArray[np.int64]) -> Self:
         """Return the rows at these places."""
@@ -53,8 +57,9 @@ class RowPool:
 
     def joined(self, other: Self) -> Self:
         """Return the rows of both pools."""
-        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
-        return type(self)(*map(np.concatenate, pairs))
+        names = [each.name for each in fields(self)]
+        joined = [np.concatenate([getattr(self, name), getattr(other, name)]) for name in names]
+        return type(self)(*joined)
 
     def joined_once(self, other: Self) -> Self:
         """Return both pools by their row indices, without points of the other that both have."""
@@ -85,9 +90,9 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
     The first r distinct rows, and the first K distinct rows of every class: at most ``r + K**2``.
 
-    The operation is associative and commutative: `choose_basis` returns the same basis for the kept
-    rows as for all rows, whatever the blocks and their order. K distinct rows of a class are enough
-    because each other class takes at most one of these rows. Time O(m log m) and about 100 m bytes.
+    Associative and commutative: `choose_basis` returns the same basis for the kept rows as for all.
+    K distinct rows of a class are enough because each other class takes at most one of these rows.
+    Time O(m log m) and about 100 m bytes.
     """
     ordered = _in_order(pool.joined(block))
     by_point = np.lexsort((ordered.codes, ordered.tiebreak))
@@ -129,8 +134,8 @@ def choose_basis(
         basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
 
     Every class gives its first row, whatever the threshold, or the next row if another class has
-    given a duplicate. The first of the other rows complete the basis. Equal rows enter once. This
-    differs from the paper, where a repeated row makes the gram matrix singular.
+    given a duplicate. The first of the other rows complete the basis. Equal rows enter once; in the
+    paper a repeated row makes the gram matrix singular.
     """
     ordered = _in_order(pool)
     firsts = _firsts_of_classes(ordered, n_classes)
@@ -152,7 +157,8 @@ def _by_rank(pool: RowPool) -> RowPool:
 def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:
     """Return the place of each class's first row, skipping duplicates of other classes' rows."""
     firsts: list[int] = []
-    points, classes = set(), set()
+    points: set[int] = set()
+    classes: set[int] = set()
     pairs = zip(ordered.tiebreak.tolist(), ordered.codes.tolist(), strict=True)
     for place, (point, code) in enumerate(pairs):
         if code >= 0 and code not in classes and point not in points:

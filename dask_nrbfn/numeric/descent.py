@@ -52,12 +52,11 @@ class LossSums(RowSum):
         if row_weights is not None:
             values *= row_weights[:, :, None]
             slopes *= row_weights[:, :, None]
-        sums = cls.zeros(n_models, n_classes, Phi.shape[1])
-        sums.loss[:] = values.sum(axis=0)
-        # A view of all models' classes, one after another.
+        # The classes of all models, one after another.
         n_weights = n_models * n_classes
-        add_products(sums.gradient.reshape(n_weights, -1), slopes.reshape(len(Phi), n_weights), Phi)
-        return sums
+        gradient = np.zeros((n_weights, Phi.shape[1]))
+        add_products(gradient, slopes.reshape(len(Phi), n_weights), Phi)
+        return cls(values.sum(axis=0), gradient.reshape(n_models, n_classes, -1))
 
 
 # Number of pairs of a step and a change of the gradient that L-BFGS uses.
@@ -160,14 +159,17 @@ def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Flo
     step = last.weights - best.weights
     slope = float(np.vdot(best.gradient, step))
     bend = last.objective - best.objective - slope
-    share = -slope / (2.0 * bend) if np.isfinite(bend) and bend > 0 else _SHORTEST
-    weights: Floats = best.weights + min(max(share, _SHORTEST), _LONGEST) * step
-    return weights
+    share = _SHORTEST
+    if np.isfinite(bend) and bend > 0:
+        share = min(max(-slope / (2.0 * bend), _SHORTEST), _LONGEST)
+    return np.asarray(best.weights + share * step)
 
 
 def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:
+    """Return the step of L-BFGS from the last accepted point, float64 (q, r)."""
     pairs = _pairs(accepted[-_MEMORY - 1 :])
-    direction, shares = -accepted[-1].gradient, []
+    direction = -accepted[-1].gradient
+    shares = []
     for step, change in reversed(pairs):
         shares.append(np.vdot(step, direction) / np.vdot(step, change))
         direction -= shares[-1] * change

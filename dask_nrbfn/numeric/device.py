@@ -2,7 +2,7 @@
 
 Within `on_gpu`, blocks of rows, sums and systems can be CuPy arrays. numpy's operators, elementwise
 functions and reductions also work on CuPy arrays, so `numeric` is written once; code that makes an
-array uses `array_module`. Only this file imports CuPy, and only for a task that asks for a GPU.
+array uses `array_module`. Only this file imports CuPy, and only for a task that runs on a GPU.
 
 All numbers stay float64, except in the products that find candidates of neighbours. Results are
 those of the CPU up to rounding. "Host" is the memory of the CPU.
@@ -31,7 +31,9 @@ _NO_GPU = "Leave `device` out to use the CPU, or "
 
 # Arrays are copied through pinned memory of the host, which is ten times as fast as without. Arrays
 # up to `_PINNED_BYTES` go to the GPU through CuPy's own buffers, while the GPU still computes.
-_STAGED_BYTES, _PINNED_BYTES, _COPIERS = 2**25, 2**26, 8
+_STAGED_BYTES = 2**25
+_PINNED_BYTES = 2**26
+_COPIERS = 8
 
 _SOURCE = r"""
 // Sums of |x - g| of a tile of 64 rows and 64 columns; every thread adds 4 x 4 of them.
@@ -136,7 +138,7 @@ extern "C" __global__ void least_float64(const double* v, long long* out, int n,
 
 
 class Gpu:
-    """One GPU by CuPy. Arrays of its methods are contiguous, on the GPU, and float64 unless said.
+    """One GPU by CuPy. Arrays of its methods are contiguous and on the GPU, most of them float64.
 
     A copy to the GPU waits for the copy before, so a reader is at most one block ahead of the GPU.
     """
@@ -148,13 +150,14 @@ class Gpu:
 
         self.xp: Any = cupy
         self._cublas, self._cusolver, self._handles = cublas, cusolver, device
-        self._staging, self._one_copy = cupyx.empty_pinned(_STAGED_BYTES, np.uint8), Lock()
+        self._staging = cupyx.empty_pinned(_STAGED_BYTES, np.uint8)
+        self._one_copy = Lock()
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix="copy")
         self._kernels = cupy.RawModule(code=_SOURCE)
         self._copied: Any = None
 
     @property
-    def errors(self) -> type[Exception]:
+    def out_of_memory_error(self) -> type[Exception]:
         """The error of an allocation that does not fit."""
         return self.xp.cuda.memory.OutOfMemoryError  # type: ignore[no-any-return]
 
@@ -184,7 +187,8 @@ class Gpu:
             copy = self.xp.asarray(array, order="C")
         else:
             copy = self.xp.empty(array.shape, array.dtype)
-            there, here = copy.reshape(-1), np.ascontiguousarray(array).reshape(-1)
+            here = np.ascontiguousarray(array).reshape(-1)
+            there = copy.reshape(-1)
             size = _STAGED_BYTES // here.itemsize
             for start in range(0, len(here), size):
                 part = here[start : start + size]
@@ -228,68 +232,74 @@ class Gpu:
         self._gemm(B, self._cublas.CUBLAS_OP_N, A, self._cublas.CUBLAS_OP_T, 1.0, sums)
 
     def _gemm(self, B: Any, first: int, A: Any, second: int, beta: float, sums: Any) -> None:
-        (m, n), inner = sums.shape, B.shape[1 if first == self._cublas.CUBLAS_OP_T else 0]
-        one, scale = np.array(1.0), np.array(beta)
-        pointers = (_pointer(B), B.shape[1], _pointer(A), A.shape[1])
+        """Set Fortran's ``sums' = beta sums' + op(B') op(A')``; `first`, `second` name each op."""
+        m, n = sums.shape
+        inner = B.shape[1] if first == self._cublas.CUBLAS_OP_T else B.shape[0]
         if not sums.size or not inner:
             sums *= beta
             return
+        handle = self._handles.get_cublas_handle()
+        factors = np.array([1.0, beta])
+        one, scale = factors.ctypes.data, factors[1:].ctypes.data
+        a, b, c = _pointer(A), _pointer(B), _pointer(sums)
+        a_columns, b_columns = A.shape[1], B.shape[1]
         self._cublas.dgemm(
-            self._handles.get_cublas_handle(),
-            *(first, second, n, m, inner, one.ctypes.data, *pointers),
-            *(scale.ctypes.data, _pointer(sums), n),
+            handle, first, second, n, m, inner, one, b, b_columns, a, a_columns, scale, c, n
         )
 
     def add_gram(self, sums: Any, A: Any) -> None:
         """Add the upper triangle of ``A.T @ A`` to `sums` (r, r)."""
         n_rows, r = A.shape
-        one = np.array(1.0)
-        self._cublas.dsyrk(
-            self._handles.get_cublas_handle(),
-            *(self._cublas.CUBLAS_FILL_MODE_LOWER, self._cublas.CUBLAS_OP_N, r, n_rows),
-            *(one.ctypes.data, _pointer(A), r, one.ctypes.data, _pointer(sums), r),
-        )
+        handle = self._handles.get_cublas_handle()
+        lower, plain = self._cublas.CUBLAS_FILL_MODE_LOWER, self._cublas.CUBLAS_OP_N
+        factor = np.array(1.0)
+        one = factor.ctypes.data
+        a, c = _pointer(A), _pointer(sums)
+        self._cublas.dsyrk(handle, lower, plain, r, n_rows, one, a, r, one, c, r)
 
     def factor(self, matrix: Any) -> bool:
         """Replace the upper triangle of a matrix (r, r) by its Cholesky factor; False if none."""
-        handle, r = self._handles.get_cusolver_handle(), len(matrix)
-        lower, failed = self._cublas.CUBLAS_FILL_MODE_LOWER, self.xp.empty(1, np.int32)
-        size = self._cusolver.dpotrf_bufferSize(handle, lower, r, _pointer(matrix), r)
+        r = len(matrix)
+        handle = self._handles.get_cusolver_handle()
+        lower = self._cublas.CUBLAS_FILL_MODE_LOWER
+        a = _pointer(matrix)
+        size = self._cusolver.dpotrf_bufferSize(handle, lower, r, a, r)
         space = self.xp.empty(size)
-        self._cusolver.dpotrf(
-            handle, lower, r, _pointer(matrix), r, _pointer(space), size, failed.data.ptr
-        )
+        failed = self.xp.empty(1, np.int32)
+        self._cusolver.dpotrf(handle, lower, r, a, r, _pointer(space), size, failed.data.ptr)
         return int(failed[0]) == 0
 
     def solve(self, factor: Any, right: Any) -> None:
         """Replace `right` (K, r) by ``right @ matrix^-1``."""
         n_right, r = right.shape
-        self._cusolver.dpotrs(
-            self._handles.get_cusolver_handle(),
-            *(self._cublas.CUBLAS_FILL_MODE_LOWER, r, n_right, _pointer(factor), r),
-            *(_pointer(right), r, self.xp.empty(1, np.int32).data.ptr),
-        )
+        handle = self._handles.get_cusolver_handle()
+        lower = self._cublas.CUBLAS_FILL_MODE_LOWER
+        a, b = _pointer(factor), _pointer(right)
+        failed = self.xp.empty(1, np.int32)
+        self._cusolver.dpotrs(handle, lower, r, n_right, a, r, b, r, failed.data.ptr)
 
     def absolute_sums(self, rows: Any, columns: Any, out: Any, factor: float) -> None:
         """Write ``sum_l |x_l - g_l|`` of rows (b, p) and columns (p, r), or ``f s^2``, to `out`."""
-        (n, p), r = rows.shape, columns.shape[1]
-        blocks, sizes = (-(-r // 64), -(-n // 64)), map(np.int32, (n, r, p))
+        n, p = rows.shape
+        r = columns.shape[1]
+        blocks = (-(-r // 64), -(-n // 64))
         assert all(_pointer(array) or not array.size for array in (rows, columns, out))
+        sizes = (np.int32(n), np.int32(r), np.int32(p))
         arguments = (rows, columns, out, *sizes, np.float64(factor))
         self._kernels.get_function("absolute_sums")(blocks, (16, 16), arguments)
 
     def pack(self, matrix: Any) -> Floats:
         """Return the upper triangle of a matrix (r, r), row by row, on the host."""
-        r, start = len(matrix), 0
+        r = len(matrix)
         packed = np.empty(r * (r + 1) // 2)
         n_rows = max(1, _STAGED_BYTES // (8 * r))
+        start = 0
         for first in range(0, r, n_rows):
             rows = range(first, min(first + n_rows, r))
             triangle = self.xp.empty(sum(r - row for row in rows))
-            self._kernels.get_function("pack")(
-                *((-(-r // 256), len(rows)), (256,)),
-                (matrix, triangle, np.int32(r), np.int32(first)),
-            )
+            blocks = (-(-r // 256), len(rows))
+            arguments = (matrix, triangle, np.int32(r), np.int32(first))
+            self._kernels.get_function("pack")(blocks, (256,), arguments)
             self._fetch(triangle, packed[start : start + triangle.size])
             start += triangle.size
         return packed
@@ -298,7 +308,7 @@ class Gpu:
         """Return the symmetric matrix (r, r) whose upper triangle, row by row, is `packed`."""
         matrix = self.xp.empty((r, r))
         for first in range(0, r, _MOST_BLOCKS):
-            blocks = -(-r // 256), min(r - first, _MOST_BLOCKS)
+            blocks = (-(-r // 256), min(r - first, _MOST_BLOCKS))
             arguments = (packed, matrix, np.int32(r), np.int32(first))
             self._kernels.get_function("unpack")(blocks, (256,), arguments)
         return matrix
@@ -306,9 +316,9 @@ class Gpu:
     def least(self, values: Any, count: int) -> Any:
         """Return the places of the least values of each row, (b, count), by value; -1 for none."""
         places = self.xp.empty((len(values), count), np.int64)
+        arguments = (values, places, np.int32(values.shape[1]), np.int32(count))
         kernel = self._kernels.get_function(f"least_{values.dtype}")
-        sizes = np.int32(values.shape[1]), np.int32(count)
-        kernel((len(values),), (512,), (values, places, *sizes))
+        kernel((len(values),), (512,), arguments)
         return places
 
 
@@ -358,7 +368,7 @@ def on_gpu(task: Callable[..., Result], *arguments: Any) -> Result:
     before = _gpu_of_task.set(gpu)
     try:
         return task(*arguments)
-    except gpu.errors as error:
+    except gpu.out_of_memory_error as error:
         raise MemoryBudgetError(
             f"the GPU has {gpu.total_bytes / 2**30:.1f} GiB, which is too little ({error}).",
             "Lower `basis_size` in a new fit, or repeat this fit without `device`: a run goes on "
@@ -384,7 +394,9 @@ def gpu_of(array: Any) -> Gpu | None:
     if isinstance(array, np.ndarray):
         return None
     gpu = active_gpu()
-    return gpu if gpu is not None and isinstance(array, gpu.xp.ndarray) else None
+    if gpu is not None and isinstance(array, gpu.xp.ndarray):
+        return gpu
+    return None
 
 
 def array_module(array: Any) -> Any:
@@ -396,16 +408,20 @@ def array_module(array: Any) -> Any:
 def beside(array: Any, other: Any) -> Any:
     """Return an array, or None, copied to the GPU if the other array is there."""
     gpu = gpu_of(other)
-    return array if gpu is None or array is None or gpu_of(array) else gpu.upload(array)
+    if gpu is None or array is None or gpu_of(array) is not None:
+        return array
+    return gpu.upload(array)
 
 
 def to_device(array: Any) -> Any:
     """Return a copy of an array on the GPU of this task; without a GPU the array itself."""
     gpu = active_gpu()
-    return array if gpu is None or array is None else gpu.upload(array)
+    if gpu is None or array is None:
+        return array
+    return gpu.upload(array)
 
 
-def to_host(array: Any) -> Any:
+def to_host(array: Any) -> NDArray[Any]:
     """Return a copy on the host of an array on the GPU; any other array itself."""
     gpu = gpu_of(array)
     return array if gpu is None else gpu.download(array)
@@ -423,31 +439,33 @@ def bytes_of_square(n_sums: int, *, full_penalty: bool = False) -> int:
     return max(8 * n_sums, 32 if full_penalty else 24)
 
 
-def largest_basis_of_gpu(bytes_of_square: int) -> int | None:
+def largest_basis_of_gpu(square_bytes: int) -> int | None:
     """Return the most basis rows that the GPU of this process holds; None without a GPU.
 
-    A tenth of its memory is for blocks of rows.
+    square_bytes: see `bytes_of_square`. A tenth of the memory is for blocks of rows.
     """
     try:
         gpu = open_gpu()
     except ParameterError:
         return None
-    return int((0.9 * gpu.free_bytes / bytes_of_square) ** 0.5)
+    return int((0.9 * gpu.free_bytes / square_bytes) ** 0.5)
 
 
 def check_sums_fit(basis: Any, n_folds: int, block_bytes: int) -> None:
     """Raise MemoryBudgetError if the GPU that holds a basis (r, p) cannot hold its sums too."""
-    gpu, n_basis = gpu_of(basis), basis.shape[0]
+    gpu = gpu_of(basis)
     if gpu is None:
         return
-    each = bytes_of_square(n_folds)
-    needed, free = each * n_basis**2 + block_bytes, gpu.free_bytes
+    n_basis = basis.shape[0]
+    square_bytes = bytes_of_square(n_folds)
+    needed = square_bytes * n_basis**2 + block_bytes
+    free = gpu.free_bytes
     if needed > free:
-        most = int((max(free - block_bytes, 0) / each) ** 0.5)
+        most = int((max(free - block_bytes, 0) / square_bytes) ** 0.5)
         folds = f" in {n_folds} folds" if n_folds > 1 else ""
         raise MemoryBudgetError(
-            f"the sums of {n_basis:,} basis rows{folds} take {needed / 2**30:.1f} GiB ({each} "
-            "bytes times their square) with a block of rows, and the GPU has "
+            f"the sums of {n_basis:,} basis rows{folds} take {needed / 2**30:.1f} GiB "
+            f"({square_bytes} bytes times their square) with a block of rows, and the GPU has "
             f"{free / 2**30:.1f} GiB.",
             f"Lower `basis_size` to at most {most:,}, or leave `device` out.",
         )

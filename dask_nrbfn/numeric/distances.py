@@ -13,7 +13,14 @@ from scipy.sparse import csr_array
 from dask_nrbfn.numeric.cityblock import absolute_sums, sparse_absolute_sums
 from dask_nrbfn.numeric.device import active_gpu, array_module, beside, gpu_of, to_device, to_host
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_values, squared_norms
+from dask_nrbfn.numeric.rows import (
+    Rows,
+    canonical,
+    dense,
+    is_csr,
+    mean_stored_values,
+    squared_norms,
+)
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -21,22 +28,27 @@ from dask_nrbfn.numeric.types import Floats
 # become arrays before the product with a basis that is an array, if more than this share is stored.
 # Measured on one core, 30,000 columns and 1,000 basis rows: a row takes 0.2 ms (1/30 stored) and
 # 0.7 ms (1/15) in CSR, 1.9 and 2.5 ms against an array, and 0.6 ms as an array itself.
-_SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
+_SPARSE_BASIS = 1 / 16
+_FILLED_ROWS = 1 / 32
 
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
 # Flops of BLAS, at 50 GFLOP/s, that take as long as a product of two values in CSR (5 ns), and as a
 # product of a value in CSR and a value of an array (0.6 ns).
-_MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
+_MEETING_FLOPS = 250
+_COLUMN_FLOPS = 30
 
 # Flops of BLAS that take as long as an absolute difference.
 _DIFFERENCE_FLOPS = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceFactors(ABC):
-    """Squared distances ``f d^2`` from the r rows of a scaled basis, f a factor."""
+class SquaredDistances(ABC):
+    """Squared distances ``f d^2`` from the r rows of a scaled basis, f a factor.
+
+    cancels: whether terms cancel, so that rounding may change the sign of a small distance.
+    """
 
     scaling: Scaling | None
     factor: float
@@ -49,15 +61,17 @@ class DistanceFactors(ABC):
         """Return ``f d^2`` of unscaled rows (b, r) in `out`; scratch (b, p + 2) is for rows."""
 
 
-class EuclideanFactors(DistanceFactors):
-    """The factors of ``d = |x - g|``.
+class EuclideanDistances(SquaredDistances):
+    """Squares of the distance ``d = |x - g|``, by products.
 
     ``f d^2`` is split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A
     basis that is an array is centred, and so are the rows, because otherwise the terms cancel for
     data far from the origin. Of rows in CSR only the stored values are multiplied.
+
+    in_csr: whether the basis, and the `scaled` rows with it, are in CSR.
     """
 
-    is_sparse: ClassVar[bool]
+    in_csr: ClassVar[bool]
 
     @property
     @abstractmethod
@@ -69,17 +83,19 @@ class EuclideanFactors(DistanceFactors):
         """Return rows, float64 (b, p), in the form that the other methods need."""
 
     @abstractmethod
-    def linear(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``f (|g|^2 - 2 x g)`` (b, r) of scaled rows; ones (b, 1) multiply ``|g|^2``."""
+    def linear(self, rows: Rows, units: Floats) -> Floats:
+        """Return ``f (u |g|^2 - 2 x g)`` (b, r) of scaled rows times units u (b, 1)."""
 
     @abstractmethod
-    def norms(self, rows: Rows, ones: Floats) -> Floats:
-        """Return ``|x|^2`` (b, 1) of scaled rows; ones (b, 1) are factors of the centre."""
+    def norms(self, rows: Rows, units: Floats) -> Floats:
+        """Return ``|x|^2`` (b, 1) of scaled rows times units (b, 1), which the centre needs."""
 
-    def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
-        """Return the squared distances, one strip of rows after another."""
+    def squared(
+        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
+    ) -> Floats:
+        """Return ``f d^2`` of unscaled rows in CSR, (b, r), in `out`."""
         rows = self.scaled(X)
-        squared = np.empty((X.shape[0], r)) if out is None else out
+        squared = np.empty((X.shape[0], len(self.offsets))) if out is None else out
 
         def multiply(strip: slice) -> None:
             part = rows[strip]
@@ -91,21 +107,20 @@ class EuclideanFactors(DistanceFactors):
         return squared
 
 
-def factors_of(
+def distances_from(
     basis: Rows, scaling: Scaling | None, factor: float, *, l1: bool = False
-) -> DistanceFactors:
-    """Return the factors of a scaled basis (r, p), in CSR if few of its values are stored."""
+) -> SquaredDistances:
+    """Return squared distances from a scaled basis (r, p), which stays in CSR if it is sparse."""
     if l1:
-        return CityBlockFactors(scaling, factor, basis)
-    if is_sparse(basis) and _is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
-        norms = squared_norms(basis)
-        return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
+        return CityBlockDistances(scaling, factor, basis)
+    if is_csr(basis) and _stays_in_csr(basis.nnz / basis.shape[0], basis.shape[1]):
+        return _SparseDistances(scaling, factor, csr_array(basis.T), squared_norms(basis))
     values = dense(float_rows(basis))
     centre = values.mean(axis=0)
-    return _DenseFactors(scaling, factor, centre, _array_of(values, centre, factor))
+    return _DenseDistances(scaling, factor, centre, _array_of(values, centre, factor))
 
 
-def _is_kept_sparse(row_values: float, n_features: int) -> bool:
+def _stays_in_csr(row_values: float, n_features: int) -> bool:
     """Return whether basis rows with a mean of `row_values` stored values stay in CSR."""
     return row_values <= _SPARSE_BASIS * n_features
 
@@ -117,7 +132,7 @@ def product_flops(
     of_arrays = n_features * (_DIFFERENCE_FLOPS if l1 else 2.0)
     if row_values == n_features:
         return of_arrays
-    if _is_kept_sparse(basis_values, n_features):
+    if _stays_in_csr(basis_values, n_features):
         return _MEETING_FLOPS * (1 + row_values * basis_values / n_features)
     return min(_COLUMN_FLOPS * row_values, of_arrays)
 
@@ -129,19 +144,21 @@ def basis_bytes(
 
     Rows in CSR need another array of the basis, and are converted a few at a time.
     """
-    if _is_kept_sparse(basis_values, n_features):
+    if _stays_in_csr(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
-    filled = n_basis * n_features + 3 * _FILLED_ELEMENTS if of_sparse else 0
-    return 8 * (copies * n_basis * n_features + filled)
+    elements = copies * n_basis * n_features
+    if of_sparse:
+        elements += n_basis * n_features + 3 * _FILLED_ELEMENTS
+    return 8 * elements
 
 
 @dataclass(frozen=True, eq=False)
-class _SparseFactors(EuclideanFactors):
-    """The factors of a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
+class _SparseDistances(EuclideanDistances):
+    """Squared distances from a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
 
     transposed: csr_array
     squares: Floats
-    is_sparse: ClassVar[bool] = True
+    in_csr: ClassVar[bool] = True
 
     @property
     def offsets(self) -> Floats:
@@ -149,30 +166,28 @@ class _SparseFactors(EuclideanFactors):
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return csr_array(rows, dtype=np.float64) if is_sparse(rows) else canonical(rows)
+        return csr_array(rows, dtype=np.float64) if is_csr(rows) else canonical(rows)
 
-    def linear(self, rows: Rows, ones: Floats) -> Floats:
+    def linear(self, rows: Rows, units: Floats) -> Floats:
         products: Floats = (rows @ self.transposed).toarray()
         products *= -2.0 * self.factor
-        products += ones * (self.factor * self.squares)
+        products += units * self.offsets
         return products
 
-    def norms(self, rows: Rows, ones: Floats) -> Floats:
+    def norms(self, rows: Rows, units: Floats) -> Floats:
         return squared_norms(rows)[:, None]
-
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
-        return self._squared_in_strips(X, len(self.squares), out, threads)
 
 
 @dataclass(frozen=True, eq=False)
-class _DenseFactors(EuclideanFactors):
-    """The factors of an array: `centre` (p,), and columns for x, 1 and ``|x|^2``, (r, p + 2)."""
+class _DenseDistances(EuclideanDistances):
+    """Squared distances from an array.
+
+    centre (p,); array (r, p + 2): the factors of a centred row x, of 1 and of ``|x|^2``.
+    """
 
     centre: Floats
     array: Floats
-    is_sparse: ClassVar[bool] = False
+    in_csr: ClassVar[bool] = False
 
     @property
     def offsets(self) -> Floats:
@@ -180,46 +195,46 @@ class _DenseFactors(EuclideanFactors):
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)
-        return rows if is_sparse(rows) else np.subtract(rows, self.centre, dtype=np.float64)
+        return rows if is_csr(rows) else np.subtract(rows, self.centre, dtype=np.float64)
 
-    def linear(self, rows: Rows, ones: Floats) -> Floats:
-        if not is_sparse(rows):
+    def linear(self, rows: Rows, units: Floats) -> Floats:
+        if not is_csr(rows):
             products: Floats = rows @ self.array[:, :-2].T
-            return np.add(products, ones * self.array[:, -2], out=products)
-        transposed, constants = self._uncentred
-        return np.asarray(rows @ transposed + ones * constants)
+            return np.add(products, units * self.offsets, out=products)
+        transposed, constants = self._about_origin
+        return np.asarray(rows @ transposed + units * constants)
 
-    def norms(self, rows: Rows, ones: Floats) -> Floats:
+    def norms(self, rows: Rows, units: Floats) -> Floats:
         norms = squared_norms(rows)[:, None]
-        if not is_sparse(rows):
+        if not is_csr(rows):
             return norms
-        about = norms - 2.0 * ones * (rows @ self.centre)[:, None]
-        return np.asarray(about + ones**2 * (self.centre @ self.centre))
+        about = norms - 2.0 * units * (rows @ self.centre)[:, None]
+        return np.asarray(about + units**2 * (self.centre @ self.centre))
 
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        if not is_sparse(X):
-            shape, xp = (len(X), len(self.centre) + 2), array_module(X)
-            rows = xp.empty(shape) if scratch is None else scratch
-            self._extend(X, out=rows, threads=threads)
-            return row_products(rows, self.array, out=out)
-        fills = self.scaling is not None and self.scaling.fills
+        if not is_csr(X):
+            if scratch is None:
+                scratch = array_module(X).empty((len(X), len(self.centre) + 2))
+            self._extend(X, out=scratch, threads=threads)
+            return row_products(scratch, self.array, out=out)
         n_rows, p = X.shape
-        if not fills and X.nnz <= _FILLED_ROWS * n_rows * p:
-            # Computed before several threads ask for it.
-            _ = self._uncentred
-            return self._squared_in_strips(X, len(self.array), out, threads)
+        fills = self.scaling is not None and self.scaling.fills
+        if X.nnz <= _FILLED_ROWS * n_rows * p and not fills:
+            # Computed before several threads need it.
+            _ = self._about_origin
+            return super().squared(X, out=out, scratch=None, threads=threads)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
         for strip in _filled_strips(n_rows, p):
             self.squared(dense(X[strip]), out=squared[strip], scratch=None, threads=threads)
         return squared
 
     @cached_property
-    def _uncentred(self) -> tuple[Floats, Floats]:
+    def _about_origin(self) -> tuple[Floats, Floats]:
         """Matrix (p, r) and constants (r,) for rows that are not centred."""
         slopes = self.array[:, :-2]
-        return np.ascontiguousarray(slopes.T), self.array[:, -2] - slopes @ self.centre
+        return np.ascontiguousarray(slopes.T), self.offsets - slopes @ self.centre
 
     def _extend(self, X: NDArray[Any], *, out: Floats, threads: int) -> None:
         """Write scaled and centred rows, 1 and ``|x|^2`` into `out` (b, p + 2)."""
@@ -245,8 +260,8 @@ def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class CityBlockFactors(DistanceFactors):
-    """The factors of the l1 distance ``d = sum_l |x_l - g_l|``.
+class CityBlockDistances(SquaredDistances):
+    """Squares of the l1 distance ``d = sum_l |x_l - g_l|``.
 
     Differences are exact, so no centre and no pivots are needed. Rows that stay in CSR after the
     scaling are summed over the values that the rows and the basis store; other rows become arrays.
@@ -258,11 +273,12 @@ class CityBlockFactors(DistanceFactors):
     def squared(  # noqa: D102
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        shape, xp = (X.shape[0], self.basis.shape[0]), array_module(self.basis)
-        squared = xp.empty(shape) if out is None else out
+        squared = out
+        if squared is None:
+            squared = array_module(self.basis).empty((X.shape[0], self.basis.shape[0]))
         in_csr = self._is_summed_sparse(X)
         sums_of = self._sparse_sums if in_csr else self._sums
-        # Computed before several threads ask for it.
+        # Computed before several threads need it.
         _ = self._stored_columns if in_csr else self._columns
 
         def square(strip: slice) -> None:
@@ -302,12 +318,15 @@ class CityBlockFactors(DistanceFactors):
             absolute_sums(rows, self._columns, out[strip], factor=factor)
 
     def _is_summed_sparse(self, X: Rows) -> bool:
-        if not is_sparse(X) or (self.scaling is not None and self.scaling.fills):
+        if not is_csr(X):
+            return False
+        if self.scaling is not None and self.scaling.fills:
             return False
         n_rows, p = X.shape
-        stored = self.basis.nnz if is_sparse(self.basis) else self.basis.size
-        few = _is_kept_sparse(stored / self.basis.shape[0], p)
-        return bool(few or X.nnz <= _FILLED_ROWS * n_rows * p)
+        stored = self.basis.nnz if is_csr(self.basis) else self.basis.size
+        if _stays_in_csr(stored / self.basis.shape[0], p):
+            return True
+        return bool(X.nnz <= _FILLED_ROWS * n_rows * p)
 
     def _filled(self, X: Rows) -> Floats:
         """Return scaled rows as a new array, float64 (b, p)."""
@@ -345,8 +364,9 @@ _COARSE = 2.0**16
 _SHARED = 2.0**12
 
 # An exponent below the largest of its row by more than this plus 2^10 times the least distance t
-# belongs to an activation that is 0 beside the largest: t exceeds the least by 1000.
-_BEYOND, _BEYOND_BY_DISTANCE = 2.0**20, 2.0**10
+# belongs to an activation that is 0 compared with the largest: t exceeds the least by 1000.
+_BEYOND = 2.0**20
+_BEYOND_BY_DISTANCE = 2.0**10
 
 # Rounding of exponents about the mean, as a share of the largest squared distance from it.
 _ROUNDING = 2.0**-46
@@ -380,25 +400,24 @@ class Pivots:
     """
 
     basis: Rows
-    factors: EuclideanFactors
+    distances: EuclideanDistances
 
     def spread(self, X: Rows) -> Floats | None:
         """Return ``|g - m|^2 / (2 sigma^2)`` (r,) if rows need pivots; m is 0 for rows in CSR."""
-        spread, is_wide = self._uncentred if is_sparse(X) else self._centred
-        return spread if is_wide else None
+        return self._spread_about_origin if is_csr(X) else self._spread_about_mean
 
     @cached_property
-    def _centred(self) -> tuple[Floats, bool]:
-        spread = -self.factors.offsets
-        return spread, bool(spread.max() > _COARSE)
+    def _spread_about_mean(self) -> Floats | None:
+        spread = -self.distances.offsets
+        return spread if spread.max() > _COARSE else None
 
     @cached_property
-    def _uncentred(self) -> tuple[Floats, bool]:
-        spread = -self.factors.factor * squared_norms(self.basis)
-        if not self.factors.is_sparse:
+    def _spread_about_origin(self) -> Floats | None:
+        spread = -self.distances.factor * squared_norms(self.basis)
+        if not self.distances.in_csr:
             # Every distance contains the square of the mean, which cancels.
             spread[:] = spread.max()
-        return spread, bool(spread.max() > _COARSE)
+        return spread if spread.max() > _COARSE else None
 
     def refine(self, X: Rows, exponents: Floats, spread: Floats) -> None:
         """Correct exponents (b, r) of rows in place where they are not exact; see `spread`."""
@@ -440,40 +459,40 @@ class Pivots:
             some = slice(start, start + size)
             h = _less(self._basis_rows(columns[some]), origin)
             linear[:, some] = squared_norms(h) - 2.0 * _products(y, h)
-        linear *= self.factors.factor
-        return linear, self.factors.factor * squared_norms(y)[:, None]
+        linear *= self.distances.factor
+        return linear, self.distances.factor * squared_norms(y)[:, None]
 
     def _scaled(self, X: Rows) -> Rows:
-        scaling = self.factors.scaling
+        scaling = self.distances.scaling
         rows = X if scaling is None else scaling.apply(X)
-        if self.factors.is_sparse:
+        if self.distances.in_csr:
             return csr_array(rows, dtype=np.float64)
         return np.asarray(dense(rows), dtype=np.float64)
 
     def _basis_rows(self, places: NDArray[np.intp]) -> Rows:
         rows = self.basis[places]
-        return rows if self.factors.is_sparse else dense(rows)
+        return rows if self.distances.in_csr else dense(rows)
 
     def _n_held(self, rows: Rows) -> int:
         """Return the number of rows that are held in memory together."""
-        row_values = mean_values(rows) if self.factors.is_sparse else rows.shape[1]
+        row_values = mean_stored_values(rows) if self.distances.in_csr else rows.shape[1]
         return max(1, int(_HELD_ELEMENTS / max(1.0, row_values)))
 
 
 def _less(rows: Rows, origin: Rows) -> Rows:
     """Return rows (b, p) minus one row (1, p)."""
-    if not is_sparse(origin):
+    if not is_csr(origin):
         return rows - origin
     if not origin.nnz:
         return rows
-    n_rows, n_values = rows.shape[0], origin.nnz
-    starts = np.arange(0, n_rows * n_values + 1, n_values)
-    repeated = (np.tile(origin.data, n_rows), np.tile(origin.indices, n_rows), starts)
-    return rows - csr_array(repeated, shape=rows.shape)
+    n_rows = rows.shape[0]
+    values, columns = np.tile(origin.data, n_rows), np.tile(origin.indices, n_rows)
+    starts = np.arange(0, len(values) + 1, origin.nnz)
+    return rows - csr_array((values, columns, starts), shape=rows.shape)
 
 
 def _products(y: Rows, h: Rows) -> Floats:
-    return (y @ h.T).toarray() if is_sparse(y) else row_products(y, h)
+    return (y @ h.T).toarray() if is_csr(y) else row_products(y, h)
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,31 +501,26 @@ class BasisDistances:
 
     scaling: Scaling | None
     _basis: Rows
-    _factors: DistanceFactors
+    _distances: SquaredDistances
 
     @classmethod
     def from_basis(
-        cls,
-        basis: ArrayLike | Rows,
-        scaling: Scaling | None = None,
-        *,
-        l1: bool = False,
+        cls, basis: ArrayLike | Rows, scaling: Scaling | None = None, *, l1: bool = False
     ) -> Self:
         """Return the distances to a scaled basis."""
         rows = float_rows(basis)
-        return cls(scaling, rows, factors_of(rows, scaling, 1.0, l1=l1))
+        return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         X = beside(X, self._basis)
-        squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
-        if not self._factors.cancels:
-            return squared
-        over_strips(
-            lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
-            squared,
-            threads,
-        )
+        squared = self._distances.squared(X, out=out, scratch=None, threads=threads)
+
+        def clip(strip: slice) -> None:
+            np.maximum(squared[strip], 0.0, out=squared[strip])
+
+        if self._distances.cancels:
+            over_strips(clip, squared, threads)
         return squared
 
     def total(
@@ -524,26 +538,27 @@ class BasisDistances:
 
         Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
-        X, weights = (beside(each, self._basis) for each in (X, weights))
-        products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
+        X = beside(X, self._basis)
+        weights = beside(weights, self._basis)
+        products = self._distances.squared(X, out=buffer, scratch=None, threads=threads)
 
         def total_of(strip: slice) -> float:
             part = products[strip]
-            if self._factors.cancels:
+            if self._distances.cancels:
                 np.maximum(part, 0.0, out=part)
-            if nearest is not None and gpu_of(part) is not None:
+            if nearest is not None:
                 nearest[strip] = to_host(part.argmin(axis=1))
-            elif nearest is not None:
-                part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)
-            return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
+            if weights is None:
+                return float(part.sum())
+            return float(part.sum(axis=1) @ weights[strip])
 
         return sum(over_strips(total_of, products, threads))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:
     """Return the rows of a basis, float64."""
-    if is_sparse(basis):
+    if is_csr(basis):
         return basis.astype(np.float64, copy=False)
     return basis if gpu_of(basis) is not None else np.asarray(basis, dtype=np.float64)
 
@@ -551,8 +566,8 @@ def float_rows(basis: ArrayLike | Rows) -> Rows:
 def placed(basis: Rows, scaling: Scaling | None) -> tuple[Rows, Scaling | None]:
     """Return a scaled basis, float64, and its scaling on the GPU of the task.
 
-    Without a GPU, or with a basis in CSR, they stay on the host, and so do blocks of rows.
+    Without a GPU, or with a basis in CSR, both stay on the host, and so do blocks of rows.
     """
-    if active_gpu() is None or is_sparse(basis):
+    if active_gpu() is None or is_csr(basis):
         return basis, scaling
     return to_device(basis), None if scaling is None else scaling.on_device()

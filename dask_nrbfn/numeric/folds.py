@@ -14,8 +14,8 @@ from dask_nrbfn.numeric.types import Floats
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
     """Return the folds of consecutive rows, int64 (b,), from 0 to ``n_folds - 1``.
 
-    A fold is a hash of the row number, so it depends neither on chunks nor on the order of the
-    classes. Folds are of equal size up to chance.
+    A fold is a hash of the row number, so it does not depend on chunks. Folds are of equal size up
+    to chance.
     """
     return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed)
 
@@ -54,7 +54,8 @@ class FoldedBlock(NamedTuple):
     @property
     def numbers(self) -> NDArray[np.int64]:
         """Row numbers, int64 (b,)."""
-        return self.start + (np.arange(self.n_rows) if self.order is None else self.order)
+        order = np.arange(self.n_rows) if self.order is None else self.order
+        return self.start + order
 
     @property
     def total_weight(self) -> float:

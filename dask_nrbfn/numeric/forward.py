@@ -34,14 +34,18 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     in float64, or whose weights the penalty keeps at 0, are not chosen. Each choice is one row of
     the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
     """
-    gram, cross = system.gram, np.array(system.cross, dtype=np.float64, order="C")
+    gram = system.gram
+    cross = np.array(system.cross, dtype=np.float64, order="C")
     squares = gram.diagonal().copy()
     if system.penalty is not None and system.penalty.ndim == 1:
         # A basis row that the penalty gives weight 0 explains nothing.
         squares[np.isinf(system.penalty)] = 0.0
-    least, penalty = _LEAST_LEFT * squares, alpha * float(squares.sum())
-    factor, chosen = np.empty((min(size, len(gram)), len(gram))), []
-    left, unexplained = system.target_norm, []
+    least = _LEAST_LEFT * squares
+    penalty = alpha * float(squares.sum())
+    factor = np.empty((min(size, len(gram)), len(gram)))
+    left = system.target_norm
+    chosen: list[int] = []
+    unexplained: list[float] = []
     for step in range(len(factor)):
         independent = squares > least
         if not independent.any():
@@ -49,10 +53,12 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
         explained = np.full(len(gram), -np.inf)
         np.divide((cross**2).sum(axis=0), squares + penalty, out=explained, where=independent)
         place = int(explained.argmax())
-        row, done = factor[step], factor[:step]
+        row = factor[step]
+        done = factor[:step]
         np.subtract(gram[place], done[:, place] @ done, out=row)
         row /= np.sqrt(squares[place])
-        own, square = cross[:, place].copy(), squares[place]
+        own = cross[:, place].copy()
+        square = squares[place]
         left -= float(own @ own) * (square + 2.0 * penalty) / (square + penalty) ** 2
         add_products(cross, -(own / np.sqrt(square))[None], row[None])
         squares -= row**2

@@ -55,7 +55,9 @@ class GradientSums(RowSum):
         if features.l1:
             return cls(_l1_squares(X, features, weights, row_weights, threads))
         basis = features.basis
-        X, weights, row_weights = (beside(each, basis) for each in (X, weights, row_weights))
+        X = beside(X, basis)
+        weights = beside(weights, basis)
+        row_weights = beside(row_weights, basis)
         slopes = features.slopes(X, threads=threads)
         rows = X if features.scaling is None else features.scaling.apply(X)
         squares = features.xp.zeros(basis.shape[1])
@@ -63,7 +65,10 @@ class GradientSums(RowSum):
             products = slopes * of_target
             gradient = rows * products.sum(axis=1, keepdims=True) - products @ basis
             np.square(gradient, out=gradient)
-            squares += gradient.sum(axis=0) if row_weights is None else row_weights @ gradient
+            if row_weights is None:
+                squares += gradient.sum(axis=0)
+            else:
+                squares += row_weights @ gradient
         return cls(to_host(squares))
 
 
@@ -83,11 +88,10 @@ def _l1_squares(
     def squares_of(strip: slice) -> Floats:
         factors = slopes[strip] * weights[:, None, :]
         gradients = signed_sums(rows[strip], basis, factors)
-        squares = np.square(gradients, out=gradients).sum(axis=0)
-        of_strip: Floats = (
-            squares.sum(axis=0) if row_weights is None else row_weights[strip] @ squares
-        )
-        return of_strip
+        squares: Floats = np.square(gradients, out=gradients).sum(axis=0)
+        if row_weights is None:
+            return np.asarray(squares.sum(axis=0))
+        return row_weights[strip] @ squares
 
     return sum(over_strips(squares_of, slopes, threads), np.zeros(basis.shape[1]))
 
@@ -100,15 +104,15 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
     """
     by_column = squares * root**2
     used = by_column[by_column > 0]
-    return (by_column / used.mean() if len(used) else np.ones(len(root))) + LEAST_WEIGHT
+    weights = by_column / used.mean() if len(used) else np.ones(len(root))
+    return weights + LEAST_WEIGHT
 
 
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
     """Return the names and weights of the heaviest features, the heaviest first."""
-    places = np.argsort(-weights, kind="stable")[:n_features].tolist()
-    return {
-        f"column {place}" if names is None else names[place]: float(weights[place])
-        for place in places
-    }
+    if names is None:
+        names = [f"column {place}" for place in range(len(weights))]
+    heaviest = np.argsort(-weights, kind="stable")[:n_features]
+    return {names[place]: float(weights[place]) for place in heaviest}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr
 from dask_nrbfn.numeric.types import Floats
 
 # Values that are hashed together: 8 MiB, and 24 MiB of their words.
@@ -19,11 +19,9 @@ _WIDE = 256
 def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     """Return a seeded hash of each row's values, uint64 (b,).
 
-    Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
-    order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
-
-    splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash of every value; for wide
-    rows mixed with `hash_values`, which needs no time for zeros that are not stored.
+    Equal rows have equal hashes however they are stored. Two of n distinct rows share a hash with
+    probability n**2 / 2**65. splitmix64 (Steele, Lea & Flood 2014) of the seed, mixed with the hash
+    of every value; for wide rows with `hash_values`, which takes no time for zeros in CSR.
     """
     seeds = splitmix(np.array([seed], dtype=np.uint64))
     if X.shape[1] >= _WIDE:
@@ -44,22 +42,23 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     """
     n_rows, p = X.shape
     factors = splitmix(np.arange(4 * p, dtype=np.uint64)).reshape(p, 2, 2)
-    # The factors of stored values are gathered, which takes four times their bytes.
-    row_values = 4 * X.nnz // max(n_rows, 1) if is_sparse(X) else p
-    hashes = np.empty(n_rows, dtype=np.uint64)
+    row_values = p
+    if is_csr(X):
+        # The factors of stored values are gathered, which takes four times their bytes.
+        row_values = 4 * X.nnz // max(n_rows, 1)
     step = max(1, _HASHED_VALUES // max(row_values, 1))
+    hashes = np.empty(n_rows, dtype=np.uint64)
     for start in range(0, n_rows, step):
-        sums = _sums(X[start : start + step], factors)
+        sums = _word_sums(X[start : start + step], factors)
         high, low = sums.T >> np.uint64(32)
         hashes[start : start + step] = splitmix(high << np.uint64(32) | low)
     return hashes
 
 
-def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _word_sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
-    if not is_sparse(X):
-        sums: NDArray[np.uint64] = _words(X) @ factors.reshape(-1, 2)
-        return sums
+    if not is_csr(X):
+        return np.asarray(_words(X) @ factors.reshape(-1, 2))
     sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
     words = _words(X.data).reshape(-1, 2)
     products = np.einsum("nw,nwh->nh", words, factors[X.indices])
@@ -106,7 +105,7 @@ def content_of_rows(
     """
     hashes = hash_values(X)
     if y is not None:
-        with_target = _with_targets(hashes, y)
+        with_target = splitmix(hashes ^ splitmix(_target_words(y)))
         hashes = with_target if labelled is None else np.where(labelled, with_target, hashes)
     if weights is not None:
         weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
@@ -115,7 +114,7 @@ def content_of_rows(
 
 
 class DistinctLabels(NamedTuple):
-    """Sorted distinct ``labels`` (K,), their ``counts`` (K,) and the ``codes`` (b,) of all rows."""
+    """Sorted distinct ``labels`` (K,), the ``codes`` (b,) of all rows, and ``counts`` (K,)."""
 
     labels: NDArray[Any]
     codes: NDArray[np.int64]
@@ -130,11 +129,8 @@ def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     return DistinctLabels(labels, codes, counts)
 
 
-def _with_targets(hashes: NDArray[np.uint64], y: NDArray[Any]) -> NDArray[np.uint64]:
-    return splitmix(hashes ^ splitmix(_target_words(y)))
-
-
 def _target_words(y: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return a word for the target of each row, uint64 (b,)."""
     if y.ndim == 2:
         return hash_values(y)
     if y.dtype.kind not in "TU":

@@ -47,7 +47,11 @@ _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
-    """Weighted sums over rows of the errors of A models with q targets."""
+    """Weighted sums over rows of the errors of A models with q targets.
+
+    compared: names of the figures by which models are compared, the deciding one first.
+    smooth: name of the figure that decides between models with about equal errors.
+    """
 
     compared: ClassVar[tuple[str, ...]]
     smooth: ClassVar[str]
@@ -108,7 +112,8 @@ class LabelSums(JudgedSums):
         scores: Floats, targets: NDArray[np.integer], *, scales: Floats, temperature: float
     ) -> Floats:
         """Return 1 for a wrong label, else 0, and the log loss; NaN for rows with NaN scores."""
-        wrong = np.where(np.isfinite(scores).all(axis=1), scores.argmax(axis=1) != targets, np.nan)
+        is_finite = np.isfinite(scores).all(axis=1)
+        wrong = np.where(is_finite, scores.argmax(axis=1) != targets, np.nan)
         below = (scores - scores.max(axis=1, keepdims=True)) / temperature
         own = np.take_along_axis(below, targets[:, None], axis=1)[:, 0]
         return np.stack([wrong, np.log(np.exp(below).sum(axis=1)) - own])
@@ -117,8 +122,7 @@ class LabelSums(JudgedSums):
     def error_rates(self) -> Floats:
         """Weight share of the rows with a wrong label, float64 (A,)."""
         wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
-        rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
-        return rates
+        return np.asarray(wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2)))
 
     @property
     def fold_sums(self) -> tuple[Floats, Floats]:
@@ -168,9 +172,8 @@ class HeldOutSums(LabelSums):
         size = max(1, n_elements // (n_models * n_classes))
         for start in range(0, n_rows, size):
             rows = slice(start, start + size)
-            log_losses += _log_losses(
-                scores[rows], targets[rows], None if weights is None else weights[rows]
-            )
+            own_weights = None if weights is None else weights[rows]
+            log_losses += _log_losses(scores[rows], targets[rows], own_weights)
         return cls(_confusion(scores, targets, weights), log_losses)
 
     def figures(self, model: int) -> dict[str, Any]:
@@ -187,17 +190,22 @@ class HeldOutSums(LabelSums):
 
 
 def _confusion(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
+    """Return the weights of rows by model, class and label, float64 (A, K, K)."""
     n_rows, n_models, n_classes = scores.shape
+    if weights is None:
+        weights = np.ones(n_rows)
     cells = (np.arange(n_models) * n_classes + targets[:, None]) * n_classes
     cells += to_host(scores.argmax(axis=2))
-    of_cells = np.repeat(np.ones(n_rows) if weights is None else weights, n_models)
+    of_cells = np.repeat(weights, n_models)
     confusion = np.bincount(cells.ravel(), of_cells, minlength=n_models * n_classes**2)
     return confusion.astype(np.float64).reshape(n_models, n_classes, n_classes)
 
 
 def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
     """Return the sums of the log losses of some rows, float64 (A, T)."""
-    weights = beside(np.ones(len(scores)) if weights is None else weights, scores)
+    if weights is None:
+        weights = np.ones(len(scores))
+    weights = beside(weights, scores)
     below = scores - scores.max(axis=2, keepdims=True)
     own = np.take_along_axis(below, beside(targets, scores)[:, None, None], axis=2)[:, :, 0]
     log_losses = array_module(scores).empty((scores.shape[1], len(INVERSE_TEMPERATURES)))
@@ -207,8 +215,7 @@ def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | 
             losses = np.log(powers.sum(axis=2)) - float(INVERSE_TEMPERATURES[place]) * own
             log_losses[:, place] = weights @ losses
             np.square(powers, out=powers)
-    of_host: Floats = to_host(log_losses)
-    return of_host
+    return to_host(log_losses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,9 +234,13 @@ class ResidualSums(JudgedSums):
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
         """Return the sums of no rows."""
-        squared, absolute = np.zeros((2, n_models, n_targets))
-        targets, squared_targets = np.zeros((2, n_targets))
-        return cls(squared, absolute, targets, squared_targets, 0.0)
+        return cls(
+            squared=np.zeros((n_models, n_targets)),
+            absolute=np.zeros((n_models, n_targets)),
+            targets=np.zeros(n_targets),
+            squared_targets=np.zeros(n_targets),
+            weight=0.0,
+        )
 
     @classmethod
     def from_block(cls, scores: Floats, targets: Floats, weights: Floats | None = None) -> Self:
@@ -239,13 +250,14 @@ class ResidualSums(JudgedSums):
         """
         if weights is None:
             weights = np.ones(len(targets))
-        residuals, own = scores - beside(targets, scores)[:, None], beside(weights, scores)
+        residuals = scores - beside(targets, scores)[:, None]
+        own = beside(weights, scores)
         return cls(
-            to_host(np.tensordot(own, residuals**2, axes=1)),
-            to_host(np.tensordot(own, np.abs(residuals), axes=1)),
-            weights @ targets,
-            weights @ targets**2,
-            float(weights.sum()),
+            squared=to_host(np.tensordot(own, residuals**2, axes=1)),
+            absolute=to_host(np.tensordot(own, np.abs(residuals), axes=1)),
+            targets=weights @ targets,
+            squared_targets=weights @ targets**2,
+            weight=float(weights.sum()),
         )
 
     @staticmethod
@@ -281,17 +293,18 @@ class ResidualSums(JudgedSums):
 
         R^2 of a constant target is 1 if all predictions are right, else 0.
         """
-        names = ("relative_error", "r2", "rmse", "mae")
-        squared = self.squared[model]
+        squared, absolute = self.squared[model], self.absolute[model]
         if not np.isfinite(squared).all():
-            return dict.fromkeys(names)
-        spread = self.spread
+            return dict.fromkeys(("relative_error", "r2", "rmse", "mae"))
         # Squares of small residuals underflow.
-        missed = np.where(self.absolute[model] > 0, np.maximum(squared, _LEAST_SQUARE), squared)
-        unexplained = unexplained_share(missed, spread)
-        rmse, mae = np.sqrt(squared / self.weight), self.absolute[model] / self.weight
-        lists = (values.tolist() for values in (1.0 - unexplained, rmse, mae))
-        return dict(zip(names, (float(unexplained.mean()), *lists), strict=True))
+        missed = np.where(absolute > 0, np.maximum(squared, _LEAST_SQUARE), squared)
+        unexplained = unexplained_share(missed, self.spread)
+        return {
+            "relative_error": float(unexplained.mean()),
+            "r2": (1.0 - unexplained).tolist(),
+            "rmse": np.sqrt(squared / self.weight).tolist(),
+            "mae": (absolute / self.weight).tolist(),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,9 +323,9 @@ class FoldSums(RowSum):
         seen = self.totals[:, 0].all(axis=1)
         if np.count_nonzero(seen) < 2:
             return None
-        weight, *totals = self.totals[seen].sum(axis=0)
-        of_folds = self.totals[seen, 0] / weight
-        spread = of_folds * sum_of_squares(weight, *totals)
+        weight, sums, squares = self.totals[seen].sum(axis=0)
+        shares = self.totals[seen, 0] / weight
+        spread = shares * sum_of_squares(weight, sums, squares)
         return float(unexplained_share(self.errors[seen, model], spread).mean(axis=1).std())
 
 
@@ -354,8 +367,8 @@ class FoldWeights(NamedTuple):
 
     def at(self, place: int) -> "FoldWeights":
         """Return the weights of one model."""
-        weights, intercepts, ones = (each[[place]] for each in self[:3])
-        return FoldWeights(weights, intercepts, ones, self.kept)
+        own = [place]
+        return FoldWeights(self.weights[own], self.intercepts[own], self.ones[own], self.kept)
 
     @property
     def rows(self) -> Floats:
@@ -379,9 +392,11 @@ def held_out_scores(
     """
     products = features.weighted_sums(X, rows, squared=squared, buffer=buffer, threads=threads)
     n_models, n_targets = intercepts.shape
-    scores = products[:, : n_models * n_targets].reshape(-1, n_models, n_targets)
+    n_scores = n_models * n_targets
+    scores = products[:, :n_scores].reshape(-1, n_models, n_targets)
     if features.normalized:
-        scores = renormalized(scores, products[:, -n_models - 1 : -1, None], products[:, -1:, None])
+        ones, kept = products[:, n_scores:-1, None], products[:, -1:, None]
+        scores = renormalized(scores, ones, kept)
     return scores + beside(intercepts, scores)  # type: ignore[no-any-return]
 
 
@@ -390,10 +405,9 @@ def renormalized(scores: Floats, ones: Floats, kept: Floats) -> Floats:
 
     `scores`, `ones` and `kept` are the products of activations with the vectors of `FoldWeights`.
     Activations that sum to 1 reproduce a target of 1 exactly (hu-nrbfn, Lemma 2), so scores are
-    divided by what the same systems make of it. Digits, wdbc and drawn rows, 2 to 10 folds: the
-    mean squared error is 1.03 times that of a second pass with renormalized activations, 2.4 times
-    (at most 16) if scores are divided by `kept`. Half of `kept` as the least divisor keeps the sign
-    where a narrow kernel overshoots.
+    divided by the scores of the same systems for that target. Their mean squared error is 1.03
+    times that of a second pass with renormalized activations, and 2.4 times if scores are divided
+    by `kept`. The least divisor keeps the sign where a narrow kernel overshoots.
     """
     return scores / np.maximum(ones, 0.5 * np.maximum(kept, LEAST_ACTIVATION))
 
@@ -418,7 +432,8 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
     """
     from scipy.interpolate import CubicSpline
 
-    grid, best = np.log(INVERSE_TEMPERATURES), int(np.argmin(log_losses))
+    grid = np.log(INVERSE_TEMPERATURES)
+    best = int(np.argmin(log_losses))
     logarithm, lowest = grid[best], float(log_losses[best])
     if 0 < best < len(grid) - 1:
         near = slice(max(best - 3, 0), best + 4)
@@ -433,22 +448,22 @@ def calibrate_temperature(log_losses: Floats, *, total_weight: float) -> FittedT
 def softmax(exponents: Floats, scores: Floats) -> Floats:
     """Return ``softmax(exponents)`` (b, K), the largest where the first largest score is."""
     below = exponents - exponents.max(axis=1, keepdims=True)
-    return normalized_shares(np.exp(below, out=below), scores)
+    return normalize_in_place(np.exp(below, out=below), scores)
 
 
-def normalized_shares(shares: Floats, scores: Floats) -> Floats:
+def normalize_in_place(shares: Floats, scores: Floats) -> Floats:
     """Return probabilities in proportion to `shares`, in place, the largest as in `scores`."""
     totals = shares.sum(axis=1, keepdims=True)
     # The scores of a plain network may all be negative or 0.
     shares[totals[:, 0] == 0] = 1.0 / scores.shape[1]
     totals[totals == 0] = 1.0
     shares /= totals
-    changed = keep_largest(shares, scores)
+    changed = keep_largest_in_place(shares, scores)
     shares[changed] /= shares[changed].sum(axis=1, keepdims=True)
     return shares
 
 
-def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
+def keep_largest_in_place(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
     """Put the largest value of each row where its first largest score is; return the changed rows.
 
     Different scores may have equal values (b, K), which are rounded or clipped; they change in
@@ -468,20 +483,20 @@ def class_figures(classes: Sequence[Any], confusion: ArrayLike) -> list[dict[str
     The last row of `confusion` may be for rows whose class is not in `classes`.
     """
     counts = np.asarray(confusion)
-    right, given = counts.diagonal(), counts.sum(axis=0)
-    support = counts[: len(right)].sum(axis=1)
-    columns = {
-        "class": classes,
-        "precision": _shares(right, given),
-        "recall": _shares(right, support),
-        "f1": _shares(2 * right, support + given),
-        "support": support.tolist(),
-    }
+    right = counts.diagonal().tolist()
+    given = counts.sum(axis=0).tolist()
+    support = counts[: len(right)].sum(axis=1).tolist()
     return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        {
+            "class": label,
+            "precision": _share(right[k], given[k]),
+            "recall": _share(right[k], support[k]),
+            "f1": _share(2 * right[k], support[k] + given[k]),
+            "support": support[k],
+        }
+        for k, label in enumerate(classes)
     ]
 
 
-def _shares(parts: NDArray[Any], wholes: NDArray[Any]) -> list[float | None]:
-    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
-    return [part / whole if whole else None for part, whole in pairs]
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

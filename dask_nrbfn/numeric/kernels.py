@@ -22,6 +22,7 @@ class Kernel:
 
     slope: returns the derivative of the kernel by ``t^2``; None if distances are not Euclidean.
     log_factor: returns the logarithm of the factor, which grows slower than t; None for 1.
+    width_factors: those that a search tries.
 
     Methods use the return values of numpy functions, even of those that work in place: the ONNX
     export calls the same methods with tensors, which cannot change.
@@ -92,7 +93,8 @@ Holzmueller, Radhakrishnan and Belkin, "xRFM: Accurate, scalable, and interpreta
 models for tabular data" (2025).
 """
 
-_RATE32, _RATE52 = float(np.sqrt(3)), float(np.sqrt(5))
+_RATE32 = float(np.sqrt(3))
+_RATE52 = float(np.sqrt(5))
 
 MATERN32 = Kernel(
     rate=_RATE32,

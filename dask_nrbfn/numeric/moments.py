@@ -1,6 +1,5 @@
 """The sums over rows from which the weights of a model are solved."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -61,8 +60,7 @@ class Moments(RowSum):
     @property
     def activation_sums(self) -> Floats:
         """Sum of the activations, float64 (r,)."""
-        sums: Floats = self.products[0]
-        return sums
+        return np.asarray(self.products[0])
 
     @property
     def cross(self) -> Floats:
@@ -95,7 +93,9 @@ class Moments(RowSum):
 
     def diagonal(self) -> Floats:
         """Return the diagonal of the gram matrix, float64 (r,)."""
-        return np.array([row[0] for row in _packed_rows(self.packed_gram, self.n_basis)])
+        firsts = np.cumsum([0, *range(self.n_basis, 1, -1)])
+        diagonal: Floats = self.packed_gram[firsts]
+        return diagonal
 
     def gram(self) -> Floats:
         """Return ``Phi' Phi`` in full, float64 (r, r), symmetric."""
@@ -103,9 +103,9 @@ class Moments(RowSum):
 
     def __sub__(self, other: Self) -> Self:
         return type(self)(
-            self.packed_gram - other.packed_gram,
-            self.products - other.products,
-            self.target_products - other.target_products,
+            packed_gram=self.packed_gram - other.packed_gram,
+            products=self.products - other.products,
+            target_products=self.target_products - other.target_products,
         )
 
 
@@ -151,23 +151,22 @@ def check_moments(moments: Moments, total_weight: float, *, normalized: bool = T
 
     Normalized activations of a row sum to 1, so missing or repeated rows are found.
     """
-    expected, found, scales = [total_weight], [moments.total_weight], [0.0]
+    # Found and expected sums, and the size of the terms of a sum that may cancel.
+    sums = [(moments.total_weight, total_weight, 0.0)]
     if normalized:
         of_gram = 2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum())
-        expected += [total_weight, total_weight, *moments.target_sums.tolist()]
-        found += [of_gram, float(moments.activation_sums.sum())]
-        found += moments.cross.sum(axis=1).tolist()
+        sums.append((of_gram, total_weight, 0.0))
+        sums.append((float(moments.activation_sums.sum()), total_weight, 0.0))
         # An upper bound of the sum of a target, by its squares.
         bounds = np.sqrt(total_weight * moments.target_gram.diagonal())
-        scales += [0.0, 0.0, *bounds.tolist()]
-    wrong = ~np.isclose(found, expected, rtol=1e-9, atol=1e-9 * np.array(scales))
-    if wrong.any():
-        place = int(wrong.argmax())
-        raise DamagedDataError(
-            f"the moments of rows with a total weight of {total_weight:.10g} sum to "
-            f"{found[place]:.10g}, not {expected[place]:.10g}.",
-            "A part is damaged: delete the moments of the run and start the run again.",
-        )
+        sums += zip(moments.cross.sum(axis=1), moments.target_sums, bounds, strict=True)
+    for found, expected, size in sums:
+        if not np.isclose(found, expected, rtol=1e-9, atol=1e-9 * size):
+            raise DamagedDataError(
+                f"the moments of rows with a total weight of {total_weight:.10g} sum to "
+                f"{found:.10g}, not {expected:.10g}.",
+                "A part is damaged: delete the moments of the run and start the run again.",
+            )
 
 
 def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool:
@@ -187,14 +186,12 @@ def are_sums_of_rows(left: Moments, taken: Moments, *, tolerance: float) -> bool
 
 
 def with_rounding(left: Moments, taken: Moments) -> Moments:
-    """Return sums that differ from `left` as rounding may, after `taken` was added and subtracted.
-
-    Each sum is rounded a few times while it is large.
-    """
+    """Return `left`, changed as rounding may if `taken` was added and subtracted."""
     rng = np.random.default_rng(0)
     step = 4.0 * float(np.finfo(np.float64).eps)
-    others = taken.arrays()
-    noise = {name: step * rng.uniform(-1, 1, each.shape) * each for name, each in others.items()}
+    noise = {
+        name: step * rng.uniform(-1, 1, sums.shape) * sums for name, sums in taken.arrays().items()
+    }
     return left + Moments(**noise)
 
 
@@ -209,10 +206,14 @@ def packed_size(n_basis: int) -> int:
 
 def pack_in_place(gram: Floats) -> Floats:
     """Replace a matrix that owns its memory by its upper triangle; half of the memory is freed."""
-    n_basis, flat = len(gram), gram.reshape(-1)
+    n_basis = len(gram)
+    flat = gram.reshape(-1)
     # No row is overwritten before it is moved: none moves towards the end.
-    for row, target in enumerate(_packed_rows(flat, n_basis)):
-        target[:] = flat[row * n_basis + row : (row + 1) * n_basis]
+    first = 0
+    for row in range(n_basis):
+        length = n_basis - row
+        flat[first : first + length] = flat[row * n_basis + row : (row + 1) * n_basis]
+        first += length
     # numpy would refuse because of the views above, which are not used after this.
     gram.resize(packed_size(n_basis), refcheck=False)
     return gram
@@ -223,8 +224,11 @@ def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     if (gpu := gpu_of(packed)) is not None:
         return gpu.unpack(packed, n_basis)  # type: ignore[no-any-return]
     gram = np.zeros((n_basis, n_basis))
-    for row, values in enumerate(_packed_rows(packed, n_basis)):
-        gram[row, row:] = values
+    first = 0
+    for row in range(n_basis):
+        length = n_basis - row
+        gram[row, row:] = packed[first : first + length]
+        first += length
     mirror_in_place(gram)
     return gram
 
@@ -236,10 +240,3 @@ def mirror_in_place(gram: Floats) -> None:
         diagonal = gram[start:stop, start:stop]
         diagonal[...] = np.triu(diagonal) + np.triu(diagonal, 1).T
         gram[stop:, start:stop] = gram[start:stop, stop:].T
-
-
-def _packed_rows(packed: Floats, n_basis: int) -> Iterator[Floats]:
-    start = 0
-    for length in range(n_basis, 0, -1):
-        yield packed[start : start + length]
-        start += length

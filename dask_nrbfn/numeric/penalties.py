@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.errors import ParameterError
@@ -16,7 +17,21 @@ if TYPE_CHECKING:
     # The import loads scipy, which the names of penalties do not need.
     from dask_nrbfn.numeric.radial import RadialFeatures
 
-_Compute = Callable[["RadialFeatures", Floats | None], Floats]
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RidgeTerms:
+    """Returns the arrays of a network from which the terms of its ridges are computed.
+
+    features: the radial basis functions.
+    shares: the weight share (r,) of the rows nearest to each basis row.
+    locality: the matrix R (r, r) of `LocalitySum`.
+    directions: takes the kept basis rows, bool (r,); the eigenfunctions (r', J) of these.
+    """
+
+    features: "Callable[[], RadialFeatures]"
+    shares: Callable[[], Floats]
+    locality: Callable[[], Floats] | None = None
+    directions: Callable[[NDArray[np.bool_]], Floats] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,43 +40,43 @@ class Penalty:
 
     Without a matrix or a diagonal P is I.
 
-    matrix: takes the radial basis functions and the shares of the clusters; returns P, float64 (r,
-        r), symmetric and positive semidefinite.
-    diagonal: takes the same arguments; returns the diagonal of a diagonal P, float64 (r,). Weights
-        are 0 where it is infinite.
+    matrix: returns P, float64 (r, r), symmetric and positive semidefinite.
+    diagonal: returns the diagonal of a diagonal P, float64 (r,). Weights are 0 where it is
+        infinite.
     needs: parameters of a fit that the penalty requires, with their values.
-    needs_shares: whether the penalty uses the shares, float64 (r,): the weight share of the rows
-        nearest to each basis row. If not, the shares are None.
+    needs_shares: whether the penalty uses the shares of clusters.
 
     ``mu = alpha trace(gram) r / trace(P)``, so alpha has about the same effect with every P. With I
     it is the lambda of hu-nrbfn.
     """
 
-    matrix: _Compute | None = None
-    diagonal: _Compute | None = None
+    matrix: Callable[[RidgeTerms], Floats] | None = None
+    diagonal: Callable[[RidgeTerms], Floats] | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     needs_shares: bool = False
 
     @property
     def n_axes(self) -> int:
         """2 if P is a matrix, 1 if P is a diagonal, 0 if P is I."""
-        return 2 if self.matrix else 1 if self.diagonal else 0
+        if self.matrix is not None:
+            return 2
+        return 1 if self.diagonal is not None else 0
 
-    def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal, float64 (r, r) or (r,); None for I, which needs no features."""
+    def of(self, terms: RidgeTerms) -> Floats | None:
+        """Return P or its diagonal, float64 (r, r) or (r,); None for I."""
         compute = self.matrix or self.diagonal
-        return None if compute is None else compute(features(), shares)
+        return None if compute is None else compute(terms)
 
     def unmet(self, params: FitParams) -> list[str]:
         """Return the names of the parameters without the values that the penalty needs."""
         return [name for name, value in self.needs.items() if getattr(params, name) != value]
 
 
-WEIGHTS = Penalty()
+WEIGHTS_PENALTY = Penalty()
 """``P = I``: the squared norm of the weights, the penalty of hu-nrbfn."""
 
-KERNEL = Penalty(
-    matrix=lambda features, shares: features.between_basis_rows(), needs={"features": "plain"}
+KERNEL_PENALTY = Penalty(
+    matrix=lambda terms: terms.features().between_basis_rows(), needs={"features": "plain"}
 )
 """``P = K``, the kernel between the basis rows: the norm of f in the space of the kernel.
 
@@ -72,21 +87,20 @@ Revisited*, 2016.
 """
 
 
-def _inverse_shares(features: "RadialFeatures", shares: Floats | None) -> Floats:
-    assert shares is not None
+def _inverse_shares(terms: RidgeTerms) -> Floats:
     with np.errstate(divide="ignore"):
-        return 1.0 / shares
+        return 1.0 / terms.shares()
 
 
-CLUSTERS = Penalty(
+CLUSTERS_PENALTY = Penalty(
     diagonal=_inverse_shares,
     needs={"features": "plain", "basis": "kmeans"},
     needs_shares=True,
 )
 """``P = diag(1 / share)``: the weight of the centre of a large cluster may be large.
 
-The weighted k-means network of Que & Belkin (2016, see `KERNEL`), section 4. With the shares s of
-the clusters and ``v_j = w_j s_j`` its ``f(x) = sum_j w_j s_j k(x, c_j)`` is
+The weighted k-means network of Que & Belkin (2016, see `KERNEL_PENALTY`), section 4. With the
+shares s of the clusters and ``v_j = w_j s_j`` its ``f(x) = sum_j w_j s_j k(x, c_j)`` is
 ``sum_j v_j k(x, c_j)``, and its penalty ``sum_j s_j w_j^2`` is ``sum_j v_j^2 / s_j``. The weight of
 an empty cluster is 0.
 """

@@ -1,14 +1,12 @@
 """Products of blocks of rows, symmetric systems, and elementwise work on blocks in strips.
 
-Products use scipy's BLAS, which adds to a matrix in place; numpy's product needs a second matrix
-and another pass over both. All products use the same BLAS: the threads of numpy's own BLAS spin
-for a while after each product, and a loop that alternates between the two loses up to half of its
-speed (measured on two cores).
+Products use scipy's BLAS, which adds to a matrix in place. All products use the same BLAS: threads
+of numpy's own BLAS spin for a while after each product, and a loop that alternates between the two
+loses up to half of its speed (measured on two cores).
 
-scipy's Python wrappers hold the interpreter lock. The lock stops the thread that reads the next
-block, every other task of the process and, for minutes at large r, a worker's heartbeat. So the
-functions are taken from `scipy.linalg.cython_blas` and `cython_lapack` and called through ctypes,
-which releases the lock.
+scipy's Python wrappers hold the interpreter lock, which stops the thread that reads the next block
+and, for minutes at large r, a worker's heartbeat. So the functions of `scipy.linalg.cython_blas`
+and `cython_lapack` are called through ctypes, which releases the lock.
 """
 
 import ctypes
@@ -23,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
-from dask_nrbfn.numeric.device import beside, gpu_of, to_host
+from dask_nrbfn.numeric.device import array_module, beside, gpu_of, to_host
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -32,9 +30,11 @@ def _fortran_function(
 ) -> Callable[..., Any]:
     capsule = module.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_name.restype = ctypes.c_char_p
+    get_name.argtypes = [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    get_pointer.restype = c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
     return ctypes.CFUNCTYPE(result)(get_pointer(capsule, get_name(capsule)))
 
 
@@ -48,14 +48,13 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
     """Return ``A @ B.T``, float64 (m, n), in `out`; A and B are copied unless C-contiguous."""
-    if (gpu := gpu_of(A)) is not None:
-        out = gpu.xp.empty((len(A), len(B))) if out is None else out
-        gpu.row_products(A, B, out)
-        return out
     if out is None:
-        out = np.empty((len(A), len(B)))
-    # In Fortran's order all arrays are transposed: out.T = B A.T.
-    _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
+        out = array_module(A).empty((len(A), len(B)))
+    if (gpu := gpu_of(A)) is not None:
+        gpu.row_products(A, B, out)
+    else:
+        # In Fortran's order all arrays are transposed: out.T = B A.T.
+        _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
     return out
 
 
@@ -70,9 +69,11 @@ def add_products(sums: Floats, A: Floats, B: Floats) -> None:
 def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; both are C-contiguous."""
     n_rows, r = A.shape
-    if A.size and (gpu := gpu_of(sums)) is not None:
+    if A.size == 0:
+        return
+    if (gpu := gpu_of(sums)) is not None:
         gpu.add_gram(sums, A)
-    elif A.size:
+    else:
         _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
 
 
@@ -82,9 +83,9 @@ def frobenius_norm(matrix: Floats) -> float:
     Only one triangle is read; on a GPU both are, and squares may overflow.
     """
     if (gpu := gpu_of(matrix)) is not None:
-        strips = range(0, len(matrix), _NORMED_ROWS)
-        norms = [gpu.xp.linalg.norm(matrix[a : a + _NORMED_ROWS]) for a in strips]
-        return float(np.linalg.norm(list(map(float, norms))))
+        starts = range(0, len(matrix), _NORMED_ROWS)
+        norms = [float(gpu.xp.linalg.norm(matrix[a : a + _NORMED_ROWS])) for a in starts]
+        return float(np.linalg.norm(norms))
     size, unused = len(matrix), 0.0
     return float(_call(_dlansy, b"F", b"L", size, matrix, size, unused))
 
@@ -120,31 +121,29 @@ def inverse_products(factor: Floats, rows: Floats) -> Floats:
 
     ``b r^2`` flops, on a GPU twice as many; see `factor_in_place`.
     """
-    solved, (n_rows, r) = rows, rows.shape
     if gpu_of(factor) is None:
+        n_rows, r = rows.shape
         _call(_dtrtrs, b"L", b"N", b"N", r, n_rows, factor, r, rows, r, c_int(0))
-    else:
-        solved = rows.copy()
-        solve_in_place(factor, solved)
-    products: Floats = np.einsum("br,br->b", rows, solved)
-    return products
+        return np.asarray(np.einsum("br,br->b", rows, rows))
+    solved = rows.copy()
+    solve_in_place(factor, solved)
+    return np.asarray(np.einsum("br,br->b", rows, solved))
 
 
 def times_symmetric(weights: Floats, matrix: Floats) -> Floats:
     """Return ``weights @ matrix`` (K, r) on the host; the symmetric matrix may be on a GPU."""
     if gpu_of(matrix) is None:
         return weights @ matrix
-    product: Floats = to_host(row_products(beside(weights, matrix), matrix))
-    return product
+    return to_host(row_products(beside(weights, matrix), matrix))
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
     """Set Fortran's ``sums' = beta sums' + op(B') op(A')``; `first` and `second` name each op."""
     m, n = sums.shape
     inner = B.shape[1] if first == b"T" else B.shape[0]
+    b_columns, a_columns = B.shape[1], A.shape[1]
     if sums.size:
-        sizes, strides = (n, m, inner), (B.shape[1], A.shape[1])
-        _call(_dgemm, first, second, *sizes, 1.0, B, strides[0], A, strides[1], beta, sums, n)
+        _call(_dgemm, first, second, n, m, inner, 1.0, B, b_columns, A, a_columns, beta, sums, n)
 
 
 def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:
@@ -183,9 +182,8 @@ def over_strips(
     """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
     An array on a GPU is one strip. Other strips depend only on the number of columns, so results
-    have the same bits with any number of threads. numpy's elementwise functions release the
-    interpreter lock. If a step raises, its error is raised after all running steps have ended. A
-    step must not call `over_strips`.
+    have the same bits with any number of threads. If a step raises, its error is raised after all
+    running steps have ended. A step must not call `over_strips`.
     """
     n_rows, n_columns = array if isinstance(array, tuple) else array.shape
     size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)

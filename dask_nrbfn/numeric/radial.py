@@ -9,17 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.numeric.device import active_gpu, array_module, beside
 from dask_nrbfn.numeric.distances import (
-    CityBlockFactors,
-    DistanceFactors,
-    EuclideanFactors,
+    CityBlockDistances,
+    EuclideanDistances,
     Pivots,
-    factors_of,
+    SquaredDistances,
+    distances_from,
     float_rows,
     placed,
 )
 from dask_nrbfn.numeric.kernels import FARTHEST, Kernel, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import over_strips, row_products
-from dask_nrbfn.numeric.rows import Rows, is_sparse, with_values
+from dask_nrbfn.numeric.rows import Rows, is_csr, with_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
@@ -41,12 +41,13 @@ class Scratch:
     """
 
     def __init__(self, n_rows: int, n_columns: int, *, xp: Any = np) -> None:
-        self._shape, self._xp = (n_rows, n_columns + 2), xp
+        self._shape = (n_rows, n_columns + 2)
+        self._xp = xp
         self._space: Floats = np.empty((0, 0))
 
     def of(self, X: Rows) -> Floats | None:
         """Return the scratch memory of a block (b, p), float64 (b, p + 2)."""
-        if is_sparse(X):
+        if is_csr(X):
             return None
         if not self._space.size:
             self._space = self._xp.empty(self._shape)
@@ -61,14 +62,11 @@ class RadialFeatures:
     the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
     all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
-    The exponents are one product of matrices, see `EuclideanFactors`; those of l1 distances are
-    sums over columns, see `CityBlockFactors`. If a row is so far from the basis that its
-    exponentials underflow, the largest exponent is subtracted first. So the quotient is defined
-    however far x is; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
+    If a row is so far from the basis that its exponentials underflow, the largest exponent is
+    subtracted first; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
     exponents are computed relative to a near basis row, see `Pivots`.
 
-    `threads` is the number of threads of elementwise steps; BLAS has its own threads. Results have
-    the same bits with any number of threads.
+    `threads` is the number of threads of elementwise steps. Results have the same bits with any.
     """
 
     basis: Rows
@@ -76,7 +74,7 @@ class RadialFeatures:
     scaling: Scaling | None
     kernel: str
     normalized: bool
-    _factors: DistanceFactors
+    _distances: SquaredDistances
 
     @classmethod
     def from_basis(
@@ -90,8 +88,8 @@ class RadialFeatures:
     ) -> Self:
         """Return the radial basis functions of a basis and a width above 0."""
         rows = float_rows(basis)
-        factors = factors_of(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
-        return cls(rows, float(width), scaling, kernel, normalized, factors)
+        distances = distances_from(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
+        return cls(rows, float(width), scaling, kernel, normalized, distances)
 
     @property
     def _kernel(self) -> Kernel:
@@ -117,28 +115,26 @@ class RadialFeatures:
 
         Without a GPU, with a basis in CSR or if rows need `Pivots`, the functions stay on the host.
         """
-        pivots, in_csr = self._pivots, is_sparse(self.basis)
-        if active_gpu() is None or in_csr or (pivots and pivots.spread(self.basis) is not None):
+        pivots = self._pivots
+        if active_gpu() is None or is_csr(self.basis):
             return self
-        basis, scaling = placed(self.basis, self.scaling)
+        if pivots is not None and pivots.spread(self.basis) is not None:
+            return self
+        return self._with_basis(*placed(self.basis, self.scaling))
+
+    def at(self, places: NDArray[Any]) -> Self:
+        """Return the functions of the basis rows at `places`, indices or bool (r,)."""
+        return self._with_basis(self.basis[places], self.scaling)
+
+    def _with_basis(self, basis: Rows, scaling: Scaling | None) -> Self:
         return type(self).from_basis(
             basis, self.width, scaling, kernel=self.kernel, normalized=self.normalized
         )
 
-    def at(self, places: NDArray[Any]) -> Self:
-        """Return the functions of the basis rows at `places`, indices or bool (r,)."""
-        return type(self).from_basis(
-            self.basis[places],
-            self.width,
-            self.scaling,
-            kernel=self.kernel,
-            normalized=self.normalized,
-        )
-
     def between_basis_rows(self) -> Floats:
         """Return the kernel between the basis rows, float64 (r, r); ``2 r^2 p`` flops."""
-        factors = replace(self._factors, scaling=None)
-        return replace(self, _factors=factors, normalized=False).activations(self.basis)
+        distances = replace(self._distances, scaling=None)
+        return replace(self, _distances=distances, normalized=False).activations(self.basis)
 
     def activations(
         self,
@@ -157,7 +153,8 @@ class RadialFeatures:
 
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        X, factors = (beside(each, self.basis) for each in (X, factors))
+        X = beside(X, self.basis)
+        factors = beside(factors, self.basis)
         Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
@@ -182,15 +179,16 @@ class RadialFeatures:
         threads: int = 1,
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
-        X, weights = (beside(each, self.basis) for each in (X, weights))
+        X = beside(X, self.basis)
+        weights = beside(weights, self.basis)
         exponents = self._exponents(
             X, squared=squared, out=buffer, scratch=scratch, threads=threads
         )
-        totals = over_strips(
-            lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
-            exponents,
-            threads,
-        )
+
+        def exponentials(strip: slice) -> Floats:
+            return self._exponentials_in_place(X, exponents[strip], strip.start)
+
+        totals = over_strips(exponentials, exponents, threads)
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
@@ -222,23 +220,26 @@ class RadialFeatures:
     ) -> Floats:
         """Return ``-t^2 / 2``, float64 (b, r), exact wherever activations are not 0."""
         if squared is None:
-            exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+            exponents = self._distances.squared(X, out=out, scratch=scratch, threads=threads)
         else:
-            exponents = np.multiply(squared, self._factors.factor, out=out)
+            exponents = np.multiply(squared, self._distances.factor, out=out)
         pivots = self._pivots
-        spread = None if pivots is None else pivots.spread(X)
-        if pivots is not None and spread is not None:
-            over_strips(
-                lambda strip: pivots.refine(X[strip], exponents[strip], spread),
-                exponents,
-                threads,
-            )
+        if pivots is None:
+            return exponents
+        spread = pivots.spread(X)
+        if spread is None:
+            return exponents
+
+        def refine(strip: slice) -> None:
+            pivots.refine(X[strip], exponents[strip], spread)
+
+        over_strips(refine, exponents, threads)
         return exponents
 
     @cached_property
     def _pivots(self) -> Pivots | None:
-        factors = self._factors
-        return Pivots(self.basis, factors) if isinstance(factors, EuclideanFactors) else None
+        distances = self._distances
+        return Pivots(self.basis, distances) if isinstance(distances, EuclideanDistances) else None
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents of the rows from `start` by exponentials; return divisors (b, 1)."""
@@ -256,48 +257,50 @@ class RadialFeatures:
 
     def _shifted_exponentials(self, X: Rows) -> Floats:
         """Return the kernel of rows (b, p) over its largest value in each row, float64 (b, r)."""
-        if isinstance(self._factors, CityBlockFactors):
-            shifted = self._factors.shifted_logarithms(X)
+        if isinstance(self._distances, CityBlockDistances):
+            shifted = self._distances.shifted_logarithms(X)
             return np.exp(shifted, out=shifted)
         pivots = self._pivots
         assert pivots is not None
         spread = pivots.spread(X)
         if spread is None:
-            return self._shifted_about_the_mean(X, pivots.factors)
-        rough = self._factors.squared(X, out=None, scratch=None, threads=1)
+            return self._shifted_about_the_mean(X, pivots.distances)
+        rough = self._distances.squared(X, out=None, scratch=None, threads=1)
         beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
         shifted = np.zeros_like(rough)
         if beyond.any():
-            shifted[beyond] = self._shifted_about_the_mean(X[beyond], pivots.factors)
+            shifted[beyond] = self._shifted_about_the_mean(X[beyond], pivots.distances)
         for group in pivots.groups(X, rough, spread, np.flatnonzero(~beyond)):
             logarithms = self._kernel.shifted_logarithms(
-                partial(_less_largest, group.linear), partial(_gaps, group.linear, group.norms, 1.0)
+                partial(_subtract_largest, group.linear),
+                partial(_gaps, group.linear, group.norms, 1.0),
             )
             shifted[np.ix_(group.rows, group.columns)] = np.exp(logarithms)
         return shifted
 
-    def _shifted_about_the_mean(self, X: Rows, factors: EuclideanFactors) -> Floats:
-        rows = factors.scaled(X)
+    def _shifted_about_the_mean(self, X: Rows, distances: EuclideanDistances) -> Floats:
+        rows = distances.scaled(X)
         ones = array_module(rows).ones((rows.shape[0], 1))
         shifted = self._kernel.shifted_logarithms(
-            lambda: _less_largest(factors.linear(rows, ones)),
-            lambda: _gaps_about_the_mean(rows, factors),
+            lambda: _subtract_largest(distances.linear(rows, ones)),
+            lambda: _gaps_about_the_mean(rows, distances),
         )
         return np.exp(shifted, out=shifted)
 
 
-def _gaps_about_the_mean(rows: Rows, factors: EuclideanFactors) -> tuple[Floats, Floats]:
-    # The unit is the largest coordinate of the row, so that no square overflows.
+def _gaps_about_the_mean(rows: Rows, distances: EuclideanDistances) -> tuple[Floats, Floats]:
+    """Return the `_gaps` of scaled rows (b, p)."""
+    # Rows are divided by their largest coordinate, so that no square overflows.
     units = _largest(rows)
     units[units == 0] = 1.0
-    scaled = _divided(rows, units)
-    norms = factors.norms(scaled, 1.0 / units)
-    linear = factors.linear(scaled, 1.0 / units)
-    return _gaps(linear, norms * factors.factor, units)
+    divided = _divided(rows, units)
+    norms = distances.norms(divided, 1.0 / units)
+    linear = distances.linear(divided, 1.0 / units)
+    return _gaps(linear, norms * distances.factor, units)
 
 
-def _less_largest(linear: Floats) -> Floats:
-    """Return ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r)."""
+def _subtract_largest(linear: Floats) -> Floats:
+    """Return ``(e^2 - t^2) / 2``, in place, with e the minimum of t in each row, (b, r)."""
     linear -= linear.max(axis=1, keepdims=True)
     return linear
 
@@ -309,7 +312,7 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
     """
     t = distances_in_place(linear / units + norms)
     # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
-    gaps = _less_largest(linear)
+    gaps = _subtract_largest(linear)
     gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
     with np.errstate(over="ignore"):
         t *= units
@@ -318,13 +321,14 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
 
 def _largest(rows: Rows) -> Floats:
     """Return the largest magnitude of each row, float64 (b, 1)."""
-    found = abs(rows).max(axis=1)
-    largest: Floats = found.toarray().reshape(-1, 1) if is_sparse(rows) else found[:, None]
-    return largest
+    largest = abs(rows).max(axis=1)
+    if is_csr(rows):
+        largest = largest.toarray()
+    return np.reshape(largest, (-1, 1))
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:
     """Return each row divided by its unit (b, 1)."""
-    if not is_sparse(rows):
+    if not is_csr(rows):
         return rows / units
     return with_values(rows, rows.data / np.repeat(units[:, 0], np.diff(rows.indptr)))

@@ -37,11 +37,15 @@ def reliability_bins(values: Floats, rows: Floats, occurred: Floats) -> list[Rel
     bins = np.floor((before + rows / 2) * (_N_BINS / rows.sum())).astype(np.int64)
     # Rounding could separate equal probabilities, and put the last into its own bin.
     bins = np.minimum(bins, _N_BINS - 1)[np.searchsorted(values, values)]
-    sums = [np.bincount(bins, each) for each in (rows, rows * values, occurred)]
+    counts = np.bincount(bins, rows)
+    filled = np.flatnonzero(counts)
+    means = np.bincount(bins, rows * values)[filled] / counts[filled]
+    shares = np.bincount(bins, occurred)[filled] / counts[filled]
     return [
-        {"n_rows": n_rows, "mean_probability": total / n_rows, "observed_share": seen / n_rows}
-        for n_rows, total, seen in zip(*(each.tolist() for each in sums), strict=True)
-        if n_rows
+        {"n_rows": n_rows, "mean_probability": mean, "observed_share": share}
+        for n_rows, mean, share in zip(
+            counts[filled].tolist(), means.tolist(), shares.tolist(), strict=True
+        )
     ]
 
 
@@ -68,11 +72,6 @@ def expected_calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
 
 class RankedProbabilities(Bins):
     """Counts, or weights, of rows by a probability: all rows, and those whose event occurred."""
-
-    @classmethod
-    def zeros(cls) -> Self:
-        """Return the sum of no rows."""
-        return cls.of_sorts(2)
 
     @classmethod
     def from_block(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.numeric.device import beside, to_host
 from dask_nrbfn.numeric.moments import Moments, mirror_in_place, packed_size
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms, penalty_named
 from dask_nrbfn.numeric.products import (
     add_products,
     factor_in_place,
@@ -149,6 +150,19 @@ class RidgeSystem:
                 mirror_in_place(gram)
         means = target_means, activation_means
         return cls(gram, cross, squares, *means, mean_share=mean_share)
+
+    def with_ridge(self, ridge: Ridge, terms: RidgeTerms) -> Self:
+        """Return the system with what a ridge adds to its sums; alpha is given to each solve."""
+        locality, directions = None, None
+        if ridge.locality:
+            assert terms.locality is not None
+            locality = Locality(ridge.locality, terms.locality())
+        if ridge.components is not None:
+            assert terms.directions is not None
+            every = np.ones(len(self.gram), dtype=np.bool_)
+            directions = terms.directions(every)[:, : ridge.components]
+        penalty = penalty_named(ridge.penalty).of(terms)
+        return replace(self, penalty=penalty, locality=locality, directions=directions)
 
     @property
     def target_norm(self) -> float:

@@ -1,6 +1,6 @@
 """The ridge systems of all penalties and alphas that are tried on the same sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.numeric.held_out import FoldWeights
-from dask_nrbfn.numeric.penalties import Ridge as Ridge
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
 from dask_nrbfn.numeric.types import Floats
@@ -18,17 +18,13 @@ from dask_nrbfn.numeric.types import Floats
 # Up to this alpha the mean of the weights for a target of 1 is that without a penalty.
 _LEAST_ALPHA = 1e-6
 
-Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
-DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
-
 
 def solve_all(
     system: RidgeSystem,
     kept: NDArray[np.bool_],
     *,
     tried: Sequence[Ridge],
-    penalize: Penalize,
-    directions_of: DirectionsOf | None = None,
+    terms: RidgeTerms,
     each: Each = map,
     estimated: bool = True,
 ) -> tuple[FoldWeights, list[float | None]]:
@@ -44,11 +40,12 @@ def solve_all(
     conditions: list[float | None] = [None] * len(tried)
     every = range(len(tried)) if kept.any() else ()
     for shared, group in groupby(every, key=lambda place: tried[place].shared):
-        own, places = penalize(replace(system, cross=cross), shared).keep(kept), list(group)
+        own, places = replace(system, cross=cross).with_ridge(shared, terms).keep(kept), list(group)
         alphas = [tried[place].alpha for place in places]
         sizes = [size for place in places if (size := tried[place].components) is not None]
-        if directions_of and sizes:
-            spans = directions_of(kept)
+        if sizes:
+            assert terms.directions is not None
+            spans = terms.directions(kept)
             path = solve_components(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )

@@ -74,22 +74,22 @@ def spectral_bounds(
 
     ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
     """
-    norms, trace = _Norms.of(weights, system), float(np.trace(system.gram))
+    norms = _Norms.of(weights, system)
+    trace = float(np.trace(system.gram))
     return SpectralBounds(
-        norms.relative(trace, alpha),
-        norms.residual,
-        norms.weights,
-        norms.residual + alpha * trace * norms.penalty + norms.beside * trace,
-        None if eigenvalues is None else _numerical_rank(eigenvalues),
-        None if eigenvalues is None else _attainable_risk(eigenvalues),
+        relative=norms.relative(trace, alpha),
+        absolute_error=norms.residual,
+        absolute_risk=norms.weights,
+        absolute_objective=norms.residual + alpha * trace * norms.penalty + norms.further * trace,
+        rank=None if eigenvalues is None else _numerical_rank(eigenvalues),
+        attainable=None if eigenvalues is None else _attainable_risk(eigenvalues),
     )
 
 
 def gram_eigenvalues(gram: Floats) -> Floats:
     """Return the ascending eigenvalues of a gram matrix, ``4 r^3 / 3`` flops and a copy of it."""
     # numpy releases the interpreter lock, scipy does not.
-    eigenvalues: Floats = to_host(np.linalg.eigvalsh(gram))
-    return eigenvalues
+    return to_host(np.linalg.eigvalsh(gram))
 
 
 def _numerical_rank(eigenvalues: Floats) -> int:
@@ -109,50 +109,55 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
     There is no upper bound if the gram matrix is singular in float64.
     """
     trace = float(eigenvalues.sum())
-    full = _numerical_rank(eigenvalues) == len(eigenvalues)
-    return RiskRange(
-        trace / float(eigenvalues[-1]), trace / float(eigenvalues[0]) if full else None
-    )
+    most = None
+    if _numerical_rank(eigenvalues) == len(eigenvalues):
+        most = trace / float(eigenvalues[0])
+    return RiskRange(trace / float(eigenvalues[-1]), most)
 
 
 @dataclass(frozen=True)
 class _Norms:
     """Squared norms of the residuals, the fit and the weights.
 
-    `penalty` is the term of alpha, `beside` of `JITTER` and locality, over the trace of gram.
+    `penalty` is the term of alpha, `further` of `JITTER` and locality, over the trace of gram.
     """
 
     residual: float
     fit: float
     weights: float
     penalty: float
-    beside: float
+    further: float
 
     @classmethod
     def of(cls, weights: Floats, system: RidgeSystem) -> "_Norms":
+        """Return the norms of weights (q, r) on the summed rows."""
         gram, penalty = system.gram, system.penalty
+        trace = float(np.trace(gram))
         fit = float(np.sum(times_symmetric(weights, gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
         crossed = 2.0 * float(np.sum(weights * system.cross))
         residual = max(system.target_norm - crossed + fit, 0.0)
         squares = float(np.sum(weights**2))
-        own, beside = squares, 0.0
-        if penalty is not None and penalty.ndim == 1:
-            kept = np.isfinite(penalty)
-            own = np.sum(weights[:, kept] ** 2 * penalty[kept])
-        elif penalty is not None:
-            own, beside = np.sum((weights @ penalty) * weights), JITTER * squares
+        penalized, further = squares, 0.0
         if penalty is not None:
-            own *= penalty_unit(penalty, gram) / float(np.trace(gram))
+            if penalty.ndim == 1:
+                kept = np.isfinite(penalty)
+                penalized = np.sum(weights[:, kept] ** 2 * penalty[kept])
+            else:
+                penalized = np.sum((weights @ penalty) * weights)
+                further = JITTER * squares
+            penalized *= penalty_unit(penalty, gram) / trace
         if system.locality is not None:
             differences = np.sum((weights @ system.locality.matrix) * weights)
-            beside += system.locality.factor(gram, penalty) * differences / float(np.trace(gram))
-        return cls(residual, fit, squares, float(own), float(beside))
+            further += system.locality.factor(gram, penalty) * differences / trace
+        return cls(residual, fit, squares, float(penalized), float(further))
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
+        """Return error, risk and objective over the norm of the fit."""
         if self.fit == 0:
             return ErrorAndRisk(1.0, 1.0, alpha)
         error = self.residual / self.fit + 1.0
-        own, beside = (norm * trace / self.fit for norm in (self.penalty, self.beside))
         risk = self.weights * trace / self.fit
-        return ErrorAndRisk(error, risk, error + alpha * own - 1.0 + beside)
+        penalty = self.penalty * trace / self.fit
+        further = self.further * trace / self.fit
+        return ErrorAndRisk(error, risk, error + alpha * penalty - 1.0 + further)

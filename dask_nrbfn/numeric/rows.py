@@ -19,13 +19,13 @@ Rows: TypeAlias = Union[NDArray[Any], "csr_array"]
 """Rows (b, p). In CSR the columns of a row ascend without repeats, and no stored value is 0."""
 
 
-def is_sparse(X: Rows) -> TypeGuard["csr_array"]:
+def is_csr(X: Rows) -> TypeGuard["csr_array"]:
     """Return whether rows are stored in CSR."""
     # Another thread may be loading scipy.
     return isinstance(X, getattr(sys.modules.get("scipy.sparse"), "csr_array", ()))
 
 
-def is_scipy(X: object) -> bool:
+def is_scipy_sparse(X: object) -> bool:
     """Return whether rows are a sparse matrix or array of scipy, in any of its formats."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and sparse.issparse(X)
@@ -52,8 +52,8 @@ def canonical(X: Any) -> "csr_array":
         X = X.astype(np.float32)
     rows = csr_array(X)
     if rows.indices.dtype != np.int32 and max(rows.nnz, *rows.shape) < 2**31:
-        places = (rows.indices.astype(np.int32), rows.indptr.astype(np.int32))
-        rows = csr_array((rows.data, *places), shape=rows.shape)
+        indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = csr_array((rows.data, indices, indptr), shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -72,7 +72,7 @@ def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
 
 def stacked(blocks: Sequence[Rows]) -> Rows:
     """Return the rows of blocks, all arrays or all in CSR, one block after another."""
-    if is_sparse(blocks[0]):
+    if is_csr(blocks[0]):
         from scipy.sparse import csr_array, vstack
 
         return csr_array(vstack(blocks, format="csr"))
@@ -85,9 +85,10 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     first = next(waiting, None)
     if first is None:
         return np.empty(shape)
-    if is_sparse(first):
+    if is_csr(first):
         return stacked([first, *waiting])
-    rows, start = np.empty(shape, first.dtype), 0
+    rows = np.empty(shape, first.dtype)
+    start = 0
     for block in chain([first], waiting):
         rows[start : start + len(block)] = block
         start += len(block)
@@ -96,22 +97,24 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 
 def dense(X: Rows) -> NDArray[Any]:
     """Return rows as an array; a new one for rows in CSR."""
-    return X.toarray() if is_sparse(X) else X
+    return X.toarray() if is_csr(X) else X
 
 
 def squared_norms(X: Rows) -> Floats:
     """Return the squared length of each row, float64 (b,), infinite where it overflows."""
-    if is_sparse(X):
+    if is_csr(X):
         with np.errstate(over="ignore"):
             squares = np.square(X.data, dtype=np.float64)
         return np.asarray(with_values(X, squares).sum(axis=1))
     if gpu_of(X) is not None:
         lengths: Floats = np.square(X, dtype=np.float64).sum(axis=1)
         return lengths
-    norms: Floats = np.einsum("ij,ij->i", X, X, dtype=np.float64)
-    return norms
+    return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))
 
 
-def mean_values(X: Rows) -> float:
+def mean_stored_values(X: Rows) -> float:
     """Return the mean number of stored values of a row; p for an array."""
-    return float(X.nnz / max(1, X.shape[0]) if is_sparse(X) else X.shape[1])
+    n_rows, p = X.shape
+    if is_csr(X):
+        return float(X.nnz / max(1, n_rows))
+    return float(p)

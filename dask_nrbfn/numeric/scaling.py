@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.device import to_device
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -46,7 +46,7 @@ class ColumnStatistics(RowSum):
     @classmethod
     def from_block(cls, X: Rows) -> Self:
         """Return the statistics of one block (b, p) with at least one row."""
-        if is_sparse(X):
+        if is_csr(X):
             return cls._from_sparse(X)
         # Deviations from the first row: a constant column then deviates by exactly 0.
         first = X[0].astype(np.float64)
@@ -65,16 +65,14 @@ class ColumnStatistics(RowSum):
             shifted = X.data - first[X.indices]
             step = (np.bincount(X.indices, shifted, minlength=p) - n_zeros * first) / n_rows
             squares = np.square(shifted - step[X.indices])
+            of_values = np.bincount(X.indices, squares, minlength=p)
             of_zeros = n_zeros * np.square(first + step)
-            return cls(
-                n_rows, first + step, np.bincount(X.indices, squares, minlength=p) + of_zeros
-            )
+            return cls(n_rows, first + step, of_values + of_zeros)
 
     @property
     def standard_deviation(self) -> Floats:
         """Population standard deviation of each column, float64 (p,)."""
-        deviation: Floats = np.sqrt(self.squared_deviation / max(self.n_rows, 1))
-        return deviation
+        return np.asarray(np.sqrt(self.squared_deviation / max(self.n_rows, 1)))
 
     def exact_centre(self) -> Floats:
         """Return a point near the mean that keeps the digits of integers, float64 (p,).
@@ -126,14 +124,15 @@ class Scaling:
     ) -> Self:
         """Return the scaling of `kind`, with a shift of 0 unless it is centred.
 
-        A constant column has the scale 1 and becomes 0. A column that differs from its mean only by
-        rounding is divided by the mean, which makes its differences negligible. The columns of a
-        group, its first to before its last, have one scale: the mean squared distance between two
-        rows is then 2 for a number and for a category, whether rare or common.
+        A constant column has the scale 1. A column that differs from its mean only by rounding is
+        divided by the mean, which makes its differences negligible. The columns of a group, its
+        first to before its last, have one scale: the mean squared distance of two rows is then 2
+        for a number and for a category, whether rare or common.
         """
-        deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
-        rounded = _is_rounding(statistics)
-        scale = np.where(rounded, np.abs(mean), np.where(deviation > 0, deviation, 1.0))
+        mean = statistics.mean
+        deviation = _group_deviation(statistics.standard_deviation, groups)
+        scale = _positive(deviation)
+        scale = np.where(_is_rounding(statistics), np.abs(mean), scale)
         return cls(kind, mean if centred else np.zeros_like(mean), scale)
 
     @property
@@ -148,21 +147,16 @@ class Scaling:
 
     def on_device(self) -> Self:
         """Return the scaling of rows on the GPU of the task."""
-        arrays = (to_device(each) for each in (self.shift, self.scale, self.root))
-        return type(self)(self.kind, *arrays)
-
-    @overload
-    def apply(self, X: NDArray[Any], *, out: Floats | None = None) -> Floats: ...
-
-    @overload
-    def apply(self, X: Rows) -> Rows: ...
+        return type(self)(
+            self.kind, to_device(self.shift), to_device(self.scale), to_device(self.root)
+        )
 
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
         """Return the scaled rows, float64 (b, p), in `out`.
 
         In CSR if X is in CSR and zeros stay zeros. "none" does not copy float64 values.
         """
-        if is_sparse(X) and not self.fills:
+        if is_csr(X) and not self.fills:
             return self._apply_sparse(X)
         if out is None:
             out = dense(X).astype(np.float64, copy=self.kind != "none")
@@ -176,9 +170,9 @@ class Scaling:
         elif self.kind == "unit":
             with np.errstate(over="ignore"):
                 length = np.linalg.norm(out, axis=1, keepdims=True)
-            odd = np.flatnonzero(~_is_exact(length[:, 0]))
-            out[odd] /= _positive(np.abs(out[odd]).max(axis=1, keepdims=True))
-            length[odd] = np.linalg.norm(out[odd], axis=1, keepdims=True)
+            inexact = np.flatnonzero(~_is_exact(length[:, 0]))
+            out[inexact] /= _positive(np.abs(out[inexact]).max(axis=1, keepdims=True))
+            length[inexact] = np.linalg.norm(out[inexact], axis=1, keepdims=True)
             out /= _positive(length)
         return out
 
@@ -189,28 +183,21 @@ class Scaling:
         elif self.kind == "unit":
             n_values = np.diff(X.indptr)
             length = np.sqrt(squared_norms(X))
-            odd = np.flatnonzero(~_is_exact(length) & (n_values > 0))
-            if len(odd):
+            inexact = np.flatnonzero(~_is_exact(length) & (n_values > 0))
+            if len(inexact):
                 units = np.ones(len(length))
-                units[odd] = _positive(abs(X[odd]).max(axis=1).toarray().ravel())
+                units[inexact] = _positive(abs(X[inexact]).max(axis=1).toarray().ravel())
                 values /= np.repeat(units, n_values)
                 length = np.sqrt(squared_norms(with_values(X, values)))
             values /= np.repeat(_positive(length), n_values)
         return with_values(X, values)
 
-    @overload
-    def restore(self, rows: NDArray[Any]) -> Floats: ...
-
-    @overload
-    def restore(self, rows: Rows) -> Rows: ...
-
     def restore(self, rows: Rows) -> Rows:
         """Return the unscaled rows (b, p) of scaled rows; "unit" returns its input."""
         if self.kind not in CENTRED:
-            return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
-        if is_sparse(rows):
-            values = rows.data * self.units[rows.indices]
-            return with_values(rows, values)
+            return rows if is_csr(rows) else np.asarray(rows, dtype=np.float64)
+        if is_csr(rows):
+            return with_values(rows, rows.data * self.units[rows.indices])
         return np.asarray(rows * self.units + self.shift, dtype=np.float64)
 
     @property
@@ -227,8 +214,8 @@ def _is_exact(length: Floats) -> NDArray[np.bool_]:
     return exact
 
 
-def _positive(length: Floats) -> Floats:
-    return np.where(length > 0, length, 1.0)
+def _positive(divisors: Floats) -> Floats:
+    return np.where(divisors > 0, divisors, 1.0)
 
 
 def unseen_columns(
@@ -245,7 +232,7 @@ def unseen_columns(
     if kind in CENTRED and centred:
         return np.flatnonzero(_is_rounding(statistics))
     lengths = deviation if centred else np.hypot(deviation, statistics.mean)
-    units = np.where(deviation > 0, deviation, 1.0) if kind in CENTRED else 1.0
+    units = _positive(deviation) if kind in CENTRED else np.ones_like(deviation)
     least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(lengths / units) * units
     return np.flatnonzero((deviation > 0) & (deviation < least))
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -51,24 +51,31 @@ class Column:
     @property
     def feature_names(self) -> list[str]:
         """Names of the features of the column, in order."""
-        name = self.name
         if self.kind == "category":
-            values = [*self.categories, *["(other)"] * self.others]
-            values += ["(missing)"] * (self.missing > 0)
-            return [f"{name}={value}" for value in values]
-        parts = ["", "_cos", "_sin"] if self.kind == "date" else [""]
-        parts += ["_time_cos", "_time_sin"] * self.times
-        return [f"{name}{part}" for part in parts] + [f"{name}_missing"] * self.tells_missing
+            values = [*self.categories]
+            if self.others:
+                values.append("(other)")
+            if self.missing > 0:
+                values.append("(missing)")
+            return [f"{self.name}={value}" for value in values]
+        endings = [""]
+        if self.kind == "date":
+            endings += ["_cos", "_sin"]
+        if self.times:
+            endings += ["_time_cos", "_time_sin"]
+        if self.marks_missing:
+            endings.append("_missing")
+        return [f"{self.name}{ending}" for ending in endings]
 
     @property
-    def tells_missing(self) -> bool:
+    def marks_missing(self) -> bool:
         """Whether a feature marks missing values of a number, boolean or date."""
         return self.kind != "category" and self.missing > _OFTEN_MISSING
 
     @property
     def is_stored_as_feature(self) -> bool:
         """Whether the stored values are the only feature."""
-        return self.kind in ("number", "boolean") and not self.tells_missing
+        return self.kind in ("number", "boolean") and not self.marks_missing
 
     @property
     def coding(self) -> tuple[str, tuple[str, ...], bool] | None:
@@ -88,12 +95,13 @@ class Column:
             filled = np.where(gaps, self.fill, values)
             out[:, 0] = filled
             if self.kind == "date":
+                of_year = filled * (2 * np.pi / _YEAR_DAYS)
+                out[:, 1], out[:, 2] = np.cos(of_year), np.sin(of_year)
+            if self.times:
                 # The cosine of a large angle loses digits: whole days are subtracted first.
-                of_day = [(filled - np.floor(filled)) * (2 * np.pi)] * self.times
-                for place, angle in enumerate([filled * (2 * np.pi / _YEAR_DAYS), *of_day]):
-                    np.cos(angle, out=out[:, 1 + 2 * place])
-                    np.sin(angle, out=out[:, 2 + 2 * place])
-            if self.tells_missing:
+                of_day = (filled - np.floor(filled)) * (2 * np.pi)
+                out[:, 3], out[:, 4] = np.cos(of_day), np.sin(of_day)
+            if self.marks_missing:
                 out[:, -1] = gaps
         if not fills:
             out[gaps] = np.nan
@@ -127,8 +135,8 @@ class Schema:
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """First and last-plus-one feature of each column."""
-        stops = np.cumsum([len(column.feature_names) for column in self.columns]).tolist()
-        return tuple(zip([0, *stops], stops, strict=False))
+        ends = np.cumsum([len(column.feature_names) for column in self.columns]).tolist()
+        return tuple(pairwise([0, *ends]))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -169,8 +177,8 @@ class Schema:
     @property
     def groups(self) -> tuple[tuple[int, int], ...]:
         """First and last-plus-one feature of each category column."""
-        columns = zip(self.columns, self.spans, strict=True)
-        return tuple(span for column, span in columns if column.kind == "category")
+        pairs = zip(self.columns, self.spans, strict=True)
+        return tuple(span for column, span in pairs if column.kind == "category")
 
     @cached_property
     def digest(self) -> str:
@@ -210,8 +218,9 @@ class Schema:
         if self.fills:
             values = np.where(np.isnan(values), [self.columns[j].fill for j in plain], values)
         out[:, [self.spans[j][0] for j in plain]] = values
-        for j, (column, (start, stop)) in enumerate(zip(self.columns, self.spans, strict=True)):
+        for j, column in enumerate(self.columns):
             if not column.is_stored_as_feature:
+                start, stop = self.spans[j]
                 column.write(stored[:, j], out[:, start:stop], fills=self.fills)
         return out
 
@@ -231,26 +240,33 @@ class Schema:
         """Return the schema of the values of `to_dict`, also from JSON; None if there are none."""
         if recorded is None:
             return None
-        columns = tuple(
-            Column(name, **_with_tuples(given)) for name, given in recorded["columns"].items()
-        )
-        return cls(**{**_with_tuples(recorded), "columns": columns})
+        values = _with_tuples(recorded)
+        columns = values.pop("columns").items()
+        return cls(tuple(Column(name, **_with_tuples(each)) for name, each in columns), **values)
 
 
-def _given_fields(own: "Column | Schema") -> dict[str, Any]:
+def _given_fields(own: Column | Schema) -> dict[str, Any]:
     """Return the fields that differ from their defaults by their names, without the first."""
-    values = {each: getattr(own, each.name) for each in fields(own)[1:]}
-    return {each.name: value for each, value in values.items() if value not in (each.default, {})}
+    given = {}
+    for each in fields(own)[1:]:
+        value = getattr(own, each.name)
+        if value not in (each.default, {}):
+            given[each.name] = value
+    return given
 
 
 def _other_coding(own: Column, its: Column) -> str:
+    """Return how the coding of a column differs from another of the same name."""
     if own.kind != its.kind:
         return f"the kind {own.kind}, not {its.kind}"
     apart = sorted({*own.categories} ^ {*its.categories})
     return f"other categories, such as {apart[0]!r}" if apart else "other categories"
 
 
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-    }
+def _with_tuples(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with tuples in place of the lists of JSON."""
+    values = dict(record)
+    for name, value in record.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
+    return values

@@ -21,10 +21,10 @@ from dask_nrbfn.numeric.held_out import (
 )
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem
-from dask_nrbfn.numeric.ridge_path import Ridge, directions_among, solve_all
+from dask_nrbfn.numeric.ridge_path import directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import Targets
@@ -138,7 +138,7 @@ class SmallNetwork:
         return kernel_named(self.kernel).l1
 
 
-class Tried(NamedTuple):
+class TriedNetwork(NamedTuple):
     """The best ridge of a network with its figures, and its weights without each held-out fold.
 
     Scores (n, q) of held-out rows, if wanted, are by the network without the fold of the row; for
@@ -162,7 +162,7 @@ def try_networks(
     n_components: int = 0,
     each: Each = map,
     threads: int = 1,
-) -> list[Tried]:
+) -> list[TriedNetwork]:
     """Return the best ridge of each network of one kind of distances, and its held-out figures.
 
     Their ridges have no locality, which is summed only for the basis of a fit. With `smoothly` a
@@ -178,10 +178,10 @@ def try_networks(
         table, scaling, networks[0].l1, held_out, threads=threads, shares_distances=not scored
     )
 
-    def tried(network: SmallNetwork) -> Tried:
+    def tried(network: SmallNetwork) -> TriedNetwork:
         best = judging.best(network, smoothly=smoothly, n_components=n_components)
         _, features, of_folds = best
-        return Tried(*best, judging.scores(features, of_folds if scored else []))
+        return TriedNetwork(*best, judging.scores(features, of_folds if scored else []))
 
     return [*each(tried, networks)]
 
@@ -375,18 +375,12 @@ class _Judging:
             gram, *others, targets=self._table.targets, normalized=features.normalized
         )
 
-        def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
-            penalty = penalty_named(ridge.penalty).of(features.on_device, self.shares)
-            return replace(system, penalty=penalty)
-
-        return solve_all(
-            system,
-            kept,
-            tried=ridges,
-            penalize=penalize,
-            directions_of=lambda kept: directions_among(features, kept, n_components),
-            estimated=False,
-        )[0]
+        terms = RidgeTerms(
+            features=features.on_device,
+            shares=lambda: self.shares,
+            directions=lambda kept: directions_among(features, kept, n_components),
+        )
+        return solve_all(system, kept, tried=ridges, terms=terms, estimated=False)[0]
 
     def _judge(
         self, features: RadialFeatures, of_folds: list[FoldWeights], kind: type[JudgedSums]

@@ -33,7 +33,7 @@ def side_by_side(
     busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
     """
     with _ONE_TASK:
-        own = max((pool["num_threads"] for pool in _blas().info()), default=1)
+        own = blas_threads()
         n_threads = min(own, at_once, len(values))
         # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
         limit = partial(_blas().limit, limits=1)
@@ -42,26 +42,28 @@ def side_by_side(
                 return list(pool.map(step, values))
         if own > 1:
             with limit():
-                return list(map(step, values))
-    return list(map(step, values))
+                return [step(value) for value in values]
+    return [step(value) for value in values]
 
 
 # Bytes of the steps that run at the same time as the first.
-_BESIDE_BYTES = 2**28
+_CONCURRENT_BYTES = 2**28
 
 
-def beside_first(step_bytes: int) -> Callable[..., Iterable[Any]]:
+def concurrent_map(step_bytes: int) -> Callable[..., Iterable[Any]]:
     """Return `side_by_side` if the bytes of the steps allow it, else `map` with all threads.
 
     The steps of a task on a GPU run one after another, because only its own thread uses the GPU.
     """
-    at_once = 1 if active_gpu() else 1 + _BESIDE_BYTES // step_bytes
-    return partial(side_by_side, at_once=at_once) if at_once > 1 else map
+    n_others = _CONCURRENT_BYTES // step_bytes
+    if active_gpu() is not None or n_others == 0:
+        return map
+    return partial(side_by_side, at_once=1 + n_others)
 
 
-def beside_bytes(n_steps: int, step_bytes: int) -> int:
+def concurrent_bytes(n_steps: int, step_bytes: int) -> int:
     """Return the largest number of bytes of the steps that run at the same time as the first."""
-    return min(_BESIDE_BYTES, (n_steps - 1) * step_bytes)
+    return min(_CONCURRENT_BYTES, (n_steps - 1) * step_bytes)
 
 
 @cache

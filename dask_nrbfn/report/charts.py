@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.facts import KIND, MOST_CLASSES, UNKNOWN
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import label_texts
+from dask_nrbfn.stages.model import COORDINATES, SAMPLED_CLASSES, SAMPLED_CODES, SAMPLED_TARGETS
 
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
@@ -117,7 +118,7 @@ class Charts:
                 marks = "kx" if label == "compared" else "o-"
                 axes.plot(*zip(*own, strict=True), marks, label=label)
             axes.axvline(places.index(chosen), color="black", linestyle="--", linewidth=1)
-            if search["linear"] is not None:
+            if "linear" in search:
                 axes.axhline(search["linear"], color="grey", linestyle=":", label="linear model")
             axes.legend()
 
@@ -134,19 +135,22 @@ class Charts:
     def _draw_coordinates(self) -> None:
         """Draw sampled rows of an embedding, coloured by a few classes or by the first target."""
         run, names = self._finished.run, self._finished.names
-        x, *others = run.read("model/sample/coordinates").T
+        x, *others = COORDINATES.read(run).T
         if not others:
             return
         caption = f"The first two coordinates of {plural(len(x), 'row')}, evenly spaced."
         with self._axes("Coordinates of the rows", caption, 5.0) as axes:
             axes.set(xlabel="first coordinate", ylabel="second coordinate")
             axes.scatter(x, others[0], s=9, color="lightgrey")
-            if not run.has("model/sample/targets"):
+            if SAMPLED_TARGETS.is_in(run):
+                shown = SAMPLED_TARGETS.read(run)[:, 0]
+            elif SAMPLED_CODES.is_in(run):
+                codes = SAMPLED_CODES.read(run)
+                shown = np.where(codes < 0, np.nan, codes)
+            else:
                 return
-            targets = run.read("model/sample/targets")
-            shown = targets[:, 0] if names else np.where(targets < 0, np.nan, targets)
             drawn = axes.scatter(x, others[0], s=9, c=shown)
             bar = axes.figure.colorbar(drawn, label=names[0] if names else "class")
-            labels = label_texts(run.read("model/sample/classes").tolist())
+            labels = [] if names else label_texts(SAMPLED_CLASSES.read(run).tolist())
             if 0 < len(labels) <= _MOST_NAMED:
                 bar.set_ticks(range(len(labels)), labels=[shorten(each, 16) for each in labels])

@@ -15,12 +15,13 @@ from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import PAPER_ALPHA, FitParams
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
+from dask_nrbfn.stages.cells import ERRORS
 from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.storage.dataset import Dataset
@@ -190,12 +191,12 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
             names, chosen = [*search["chosen"], "alpha"], search["chosen"]
             if key == "tried":
                 title += f", in {shown('seconds', search['seconds'])}; the best of each kind"
-                title += f"; ended: {search['stopped']}" if search["stopped"] else ""
+                title += f"; ended: {search['stopped']}" if "stopped" in search else ""
                 kinds = {tuple(each[name] for name in KIND): each for each in records[::-1]}
                 records = sorted(kinds.values(), key=records.index)
                 names = [*KIND, "basis", "width_factor", "n_rows", "n_basis"]
                 chosen = {name: chosen[name] for name in KIND}
-            elif search["linear"] is not None:
+            elif "linear" in search:
                 title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
             found.append(_tried(title, records, names, chosen))
     if len(curve := tuned["curve"]) > 1:
@@ -259,7 +260,7 @@ def cell_tables(finished: FinishedRun) -> list[Table]:
     """Return the cells of the fit with the largest errors."""
     if not finished.cells:
         return []
-    errors = finished.run.read("cells/errors").tolist()
+    errors = ERRORS.read(finished.run).tolist()
     cells = describe_cells(read_model(finished.run, ""))
     rows = [
         {**cell, "splits": cell["splits"] or "all rows", finished.criterion: error}

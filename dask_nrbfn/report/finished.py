@@ -12,6 +12,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.stages.bases import with_neighbors
+from dask_nrbfn.stages.basis import CONFIDENCES
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.storage.run import Run
 
@@ -86,4 +87,4 @@ class FinishedRun:
         """The confidence of every row that was searched (n,); None if the run has none."""
         if "confidence" not in self.stages:
             return None
-        return with_neighbors(self.run).read("confidence/values")
+        return CONFIDENCES.read(with_neighbors(self.run))

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_scipy
+from dask_nrbfn.numeric.rows import canonical, is_scipy_sparse
 from dask_nrbfn.sources.arrays import columns_by_name, named_roles
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, checked_mark
 from dask_nrbfn.sources.files import File, damage_named, optional_package
 from dask_nrbfn.sources.frames import labels_of, plain_rows
-from dask_nrbfn.sources.source import Reading, check_found, named_columns
+from dask_nrbfn.sources.options import named_columns
+from dask_nrbfn.sources.source import Request, check_found
 from dask_nrbfn.sources.zarr_arrays import ZarrRows, opened_zarr
 
 logger = logging.getLogger(__name__)
@@ -37,19 +38,19 @@ class _Columns:
     def __getitem__(self, rows: slice) -> Any:
         X = self.stored[rows]
         X = X if self.columns is None else X[:, self.columns]
-        return canonical(X) if is_scipy(X) else X
+        return canonical(X) if is_scipy_sparse(X) else X
 
 
-def open_rows(reading: Reading) -> ZarrRows:
+def open_cells(request: Request) -> ZarrRows:
     """Return the cells of AnnData, with the features of a schema, which are found by name."""
     import_anndata()
-    place, before = reading.place, {"x": "X", "id": "obs_names", **reading.read_as}
-    names = named_roles(reading, before)
+    place, options = request.place, request.options
+    names = named_roles(options, {"x": "X", "id": "obs_names", **request.read_as})
     with damage_named(place, "AnnData"):
         root = _opened(place)
         obs = obs_of(root, place)
         x, features = _matrix(root, names["x"], place)
-        wanted = None if reading.schema is None else tuple(c.name for c in reading.schema.columns)
+        wanted = None if options.schema is None else tuple(c.name for c in options.schema.columns)
         if wanted and features and wanted != features:
             remedy = _REPEATED if {*wanted} <= {*features} else _ABSENT
             places = columns_by_name(wanted, features, f"{names['x']} of {place}", remedy)
@@ -65,7 +66,7 @@ def open_rows(reading: Reading) -> ZarrRows:
             arrays["target"] = _numbers(obs, targets, "target", place)
         elif "y" in names:
             labels = labels_of(_column(obs, names["y"], "y", place), "", name=names["y"])
-            mark = "" if reading.unlabelled is None else reading.unlabelled
+            mark = "" if options.unlabelled is None else options.unlabelled
             arrays["y"] = labels.stored(mark)
         source = ZarrRows(place, arrays, names)
     source.feature_names = features or tuple(f"{names['x'][5:]}_{j}" for j in range(x.shape[1]))

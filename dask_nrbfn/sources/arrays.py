@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.rows import canonical, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import canonical, is_csr, unmasked
 from dask_nrbfn.sources import dtypes, source
 from dask_nrbfn.sources.files import File, damage_named, data_files
+from dask_nrbfn.sources.options import ReadOptions
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class ArrayRows(source.Source):
         """Return some rows of an array as they are stored."""
         if role in ("y", "id"):
             return dtypes.to_labels(values, self.names[role], first_row=first_row)
-        if role != "weights" and not is_sparse(values):
+        if role != "weights" and not is_csr(values):
             values = values.reshape(len(values), -1)
         return values.astype(self.x_dtype if role == "x" else dtypes.FLOAT64, copy=False)
 
@@ -107,18 +108,16 @@ class ArraySource(ArrayRows):
     def __init__(self, X: Any, y: Any = None, weights: Any = None, target: Any = None) -> None:
         given = {"x": X, "y": y, "weights": weights, "target": target}
         arrays = {
-            role: values if is_sparse(values) else np.asarray(unmasked(values))
+            role: values if is_csr(values) else np.asarray(unmasked(values))
             for role, values in given.items()
             if values is not None
         }
         super().__init__(arrays)
 
 
-def open_rows(reading: source.Reading) -> ArrayRows:
-    """Return the rows of .npy files, or of one .npz file."""
-    place = reading.place
-    if place.suffix != ".npz":
-        return _with_columns(reading, NpyFiles(reading.files))
+def open_npz(request: source.Request) -> ArrayRows:
+    """Return the rows of one .npz file: arrays by name, or a sparse matrix of scipy."""
+    place = request.place
     path = place.local(place)
     with (
         damage_named(place, _NUMPY),
@@ -126,23 +125,32 @@ def open_rows(reading: source.Reading) -> ArrayRows:
         open(path, "rb") as stream,
         np.load(stream, allow_pickle=False) as loaded,
     ):
-        if reading.x is None and {"data", "format", "shape"} <= {*loaded.files}:
-            matrix = _matrix(path)
-        else:
-            usual = {"x": "X", "y": "y"} if "y" in loaded.files else {"x": "X"}
-            names = named_roles(reading, usual)
-            for role, name in names.items():
-                remedy = f"Name an existing array with `{role}`."
-                source.check_found([name], loaded.files, place, remedy, "array")
-            return ArrayRows({role: loaded[name] for role, name in names.items()}, names)
-    return _with_columns(reading, matrix)
+        if request.options.x is None and {"data", "format", "shape"} <= {*loaded}:
+            return _with_npy_files(request, _matrix(path))
+        return named_arrays(request, loaded)
 
 
-def named_roles(reading: source.Reading, before: Mapping[str, str]) -> dict[str, str]:
+def open_npy(request: source.Request) -> ArrayRows:
+    """Return the rows of .npy files."""
+    return _with_npy_files(request, NpyFiles(request.files))
+
+
+def named_arrays(request: source.Request, arrays: Mapping[str, Any]) -> ArrayRows:
+    """Return the rows of the arrays that options name, by default X and, if it exists, y."""
+    usual = {"x": "X", "y": "y"} if "y" in arrays else {"x": "X"}
+    names = named_roles(request.options, usual)
+    for role, name in names.items():
+        remedy = f"Name an existing array with `{role}`."
+        source.check_found([name], [*arrays], request.place, remedy, "array")
+    return ArrayRows({role: arrays[name] for role, name in names.items()}, names)
+
+
+def named_roles(options: ReadOptions, before: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each role: as given, or else as in `before`."""
-    if reading.y or reading.target:
+    if options.y or options.target:
         before = {role: name for role, name in before.items() if role not in ("y", "target")}
-    return {role: name for role in _ROLES if (name := getattr(reading, role) or before.get(role))}
+    names = {role: getattr(options, role) or before.get(role) for role in _ROLES}
+    return {role: name for role, name in names.items() if name}
 
 
 def _matrix(path: str) -> Any:
@@ -155,12 +163,12 @@ def _matrix(path: str) -> Any:
     return canonical(matrix)
 
 
-def _with_columns(reading: source.Reading, x: Any) -> ArrayRows:
+def _with_npy_files(request: source.Request, x: Any) -> ArrayRows:
     """Return rows whose labels, targets and weights are .npy files, or directories of them."""
-    names, arrays = {"x": str(reading.place)}, {"x": x}
+    names, arrays = {"x": str(request.place)}, {"x": x}
     for role in ("y", "target", "weights"):
-        if (path := getattr(reading, role)) is not None:
-            place = replace(reading.place, path=path)
+        if (path := getattr(request.options, role)) is not None:
+            place = replace(request.place, path=path)
             arrays[role] = NpyFiles(data_files(place) if place.is_directory() else (place,))
             names[role] = path
     return ArrayRows(arrays, names)

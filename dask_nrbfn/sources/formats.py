@@ -1,12 +1,12 @@
-"""The formats of sources. To add one, write its module and add its line to `FORMATS`.
+"""The formats of sources. To add one, write its opener and add its line to `FORMATS`.
 
-The module has a function `open_rows(reading) -> Source`. It is imported when a file of the format
+An opener takes a `Request` and returns a `Source`. Its module is imported when a file of the format
 is read, so that a command starts without its libraries.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import glob
@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import DataError, MissingDataError, NRBFNError, ParameterError
 from dask_nrbfn.sources.files import File, data_files
-from dask_nrbfn.sources.source import Reading, Source, check_one_kind, shown_names
+from dask_nrbfn.sources.options import ReadOptions
+from dask_nrbfn.sources.source import Request, Source, check_one_kind, shown_names
 from dask_nrbfn.sources.zarr_arrays import zarr_format
 
 
 class Format(NamedTuple):
-    """One format: its module, suffixes and options, and whether its rows are always in one file."""
+    """One format: its opener, suffixes and options, and whether its rows are always in one file."""
 
-    module: str
+    opener: str
     suffixes: tuple[str, ...]
     options: tuple[str, ...]
     one_file: bool = False
@@ -34,21 +35,21 @@ DUCKDB, SQLITE = (".duckdb", ".ddb"), (".sqlite", ".sqlite3", ".db")
 _PACKED = ("", ".gz", ".zst")
 JSON = tuple(suffix + packed for suffix in (".json", ".jsonl", ".ndjson") for packed in _PACKED)
 _TEXT = tuple(suffix + packed for suffix in (".csv", ".tsv", ".txt") for packed in _PACKED)
+_TABLES = PARQUET + JSON + ARROW + DUCKDB + SQLITE
 _OF_TABLES = (
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
     *("missing", "missing_values", "max_categories", "schema", "sql"),
 )
 FORMATS = {
-    "npz": Format("arrays", (".npz",), ("x", *_ARRAYS), one_file=True),
-    "npy": Format("arrays", (".npy",), _ARRAYS),
-    "table": Format("tables", PARQUET + JSON + ARROW + DUCKDB + SQLITE, _OF_TABLES),
-    "text": Format("tables", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
-    "zarr": Format("zarr_arrays", (), ("x", *_ARRAYS, "id")),
-    "anndata": Format("anndata", (".h5ad",), ("x", *_ARRAYS), one_file=True),
-    "scene": Format("scene", (), ("label", "target", "variable", "feature_dim")),
+    "npz": Format("arrays.open_npz", (".npz",), ("x", *_ARRAYS), one_file=True),
+    "npy": Format("arrays.open_npy", (".npy",), _ARRAYS),
+    "table": Format("tables.open_table", _TABLES, _OF_TABLES),
+    "text": Format("tables.open_table", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
+    "zarr": Format("zarr_arrays.open_zarr", (), ("x", *_ARRAYS, "id")),
+    "anndata": Format("anndata.open_cells", (".h5ad",), ("x", *_ARRAYS), one_file=True),
+    "scene": Format("scene.open_pixels", (), ("label", "target", "variable", "feature_dim")),
 }
 """Every format by name. A file with an unknown suffix is a text table."""
-_OPTIONS = dict.fromkeys(option for each in FORMATS.values() for option in each.options)
 # A schema decides these.
 _OF_NO_SCHEMA = ("columns", "drop", "categorical", "numeric", "date", "missing", "max_categories")
 
@@ -60,8 +61,15 @@ _QUERY = re.compile(r"\s*(from|select|with)\s", re.IGNORECASE)
 _WORD = re.compile(r"""(['"])(.*?)\1|([^\s'"(),;]+)""", re.DOTALL)
 
 
-def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Source:
-    """Return the rows of a source, as `ingest_file` and the attributes of `Reading` describe it."""
+def open_source(
+    source: Any,
+    options: ReadOptions,
+    *,
+    classes: Sequence[int | str] | None = None,
+    spoiled: bool = False,
+    read_as: Mapping[str, str] | None = None,
+) -> Source:
+    """Return the rows of a source; `Request` describes what else a model asks for."""
     if hasattr(source, "store_path"):
         # An open Zarr group or array.
         source = str(source.store_path)
@@ -70,29 +78,39 @@ def open_source(source: Any, *, sql: str | None = None, **options: Any) -> Sourc
                 f"source is the open Zarr group {source}.",
                 "Pass its URL, or pass dask.array.from_zarr of its arrays to ingest_arrays.",
             )
-    query = source if is_query(source) else sql
-    is_place = isinstance(source, str | os.PathLike) and query is not source
-    if not is_place and (source is None) == (sql is None):
+    is_place = isinstance(source, str | os.PathLike) and not is_query(source)
+    if not is_place and (source is None) == (options.sql is None):
         raise ParameterError(
             "no source is given, or `sql` is given for rows that are not a file.",
             "Give a file, a query or rows; `sql` goes with a file, or stands alone.",
         )
+    if is_query(source):
+        options = replace(options, sql=source)
     place = _place(source if is_place else "")
-    rows = None if is_place or query is not None else source
-    reading = Reading(place=place, sql=query, rows=rows, **options)
-    is_scene = reading.variable is not None or reading.feature_dim is not None
-    name, files = ("scene", ()) if is_scene and is_place else _recognized(place)
+    if is_place and (options.variable or options.feature_dim):
+        name, files = "scene", list[File]()
+    else:
+        name, files = _recognized(place)
     if not name:
         raise DataError(
             f"{place} is a group of dask_nrbfn, such as a dataset or a run.",
             "Ingest the file or the Zarr group that has the rows.",
         )
-    _check_options(reading, name)
-    check_one_kind("y", reading.y, reading.target)
-    check_one_kind("label", reading.label, reading.target)
-    module = import_module(f"{__package__}.{FORMATS[name].module}")
-    opened: Source = module.open_rows(replace(reading, files=files))
-    given = {"unlabelled": reading.unlabelled, "sql": query}
+    _check_options(options, name, place.path or "the rows")
+    check_one_kind("y", options.y, options.target)
+    check_one_kind("label", options.label, options.target)
+    request = Request(
+        options=options,
+        place=place,
+        files=files,
+        rows=None if is_place or options.sql is not None else source,
+        classes=classes,
+        spoiled=spoiled,
+        read_as=read_as or {},
+    )
+    module, opener = FORMATS[name].opener.split(".")
+    opened: Source = getattr(import_module(f"{__package__}.{module}"), opener)(request)
+    given = {"unlabelled": options.unlabelled, "sql": options.sql}
     recorded = {name: str(each) for name, each in given.items() if each is not None}
     opened.read_as = {**(opened.read_as or {}), **recorded} or None
     return opened
@@ -141,15 +159,15 @@ def _place(source: str | os.PathLike[str]) -> File:
     return source if isinstance(source, File) else File(os.fspath(source).removeprefix("file://"))
 
 
-def _recognized(place: File) -> tuple[str, Sequence[File]]:
+def _recognized(place: File) -> tuple[str, list[File]]:
     """Return the name of the format of a place, "" for a group of this package, and its files."""
     if not place.path:
-        return "table", ()
+        return "table", []
     matches = place.matches()
     is_directory = not matches and place.is_directory()
     kind = zarr_format(place) if is_directory else None
     if kind is not None:
-        return kind, ()
+        return kind, []
     files = data_files(place) if is_directory else matches or [place]
     empty = next((file for file in files if file.info()["size"] == 0), None)
     if empty is not None:
@@ -157,20 +175,23 @@ def _recognized(place: File) -> tuple[str, Sequence[File]]:
     suffix = files[0].suffix
     name = SUFFIXES.get(suffix, "text")
     if suffix in _NOT_READ or (FORMATS[name].one_file and files != [place]):
+        single = [known for each in FORMATS.values() if each.one_file for known in each.suffixes]
         raise DataError(
             f"{place} is not read as rows: its suffix is {suffix}.",
-            "Save tables as CSV or Parquet, and give one .npz or .h5ad file. For a scene, name its "
-            "variables with `variable`.",
+            f"Save tables as CSV or Parquet, and give one {' or '.join(single)} file. For a scene, "
+            "name its variables with `variable`.",
         )
     return name, files
 
 
-def _check_options(reading: Reading, name: str) -> None:
+def _check_options(options: ReadOptions, name: str, place: str) -> None:
     """Raise ParameterError if an option is given that the format does not accept."""
-    taken, schema, place = FORMATS[name].options, reading.schema, reading.place.path or "the rows"
-    # A class has the defaults of a dataclass.
-    values = {each: getattr(reading, each) for each in _OPTIONS}
-    given = [each for each in _OPTIONS if values[each] not in (None, getattr(Reading, each))]
+    taken, schema = FORMATS[name].options, options.schema
+    given = [
+        option
+        for option, each in ReadOptions.options().items()
+        if getattr(options, option) not in (None, each.default)
+    ]
     both = [each for each in given if each in _OF_NO_SCHEMA]
     if schema is not None and both:
         remedy = f"Leave out `{both[0]}` or `schema`."
@@ -180,8 +201,10 @@ def _check_options(reading: Reading, name: str) -> None:
         remedy = f"Give a table with the columns {shown_names([c.name for c in schema.columns])}."
         raise ParameterError(f"{place} is not a table: its format is {name}.", remedy)
     for option in given:
-        if option not in (*taken, "schema"):
+        if option not in (*taken, "schema", "unlabelled"):
+            value = getattr(options, option)
+            value = ",".join(value) if isinstance(value, tuple) else value
             raise ParameterError(
-                f"`{option}`={values[option]} does not go with {place}, whose format is {name}.",
+                f"`{option}`={value} does not go with {place}, whose format is {name}.",
                 f"Leave it out; {name} takes {', '.join(f'`{own}`' for own in taken)}.",
             )

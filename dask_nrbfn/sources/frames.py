@@ -7,7 +7,7 @@ import narwhals as nw
 import numpy as np
 
 from dask_nrbfn.errors import DataError, plural
-from dask_nrbfn.numeric.rows import is_scipy, unmasked
+from dask_nrbfn.numeric.rows import is_scipy_sparse, unmasked
 from dask_nrbfn.sources.dtypes import STRING, checked_mark, label_dtype, means_empty, to_labels
 from dask_nrbfn.sources.source import check_found
 
@@ -77,7 +77,7 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 def has_gaps(X: Any) -> bool:
     """Return whether a number of a table is missing; no value of sparse rows is."""
     if (frame := as_frame(X)) is None:
-        values = np.empty(0) if is_scipy(X) else np.asarray(unmasked(X))
+        values = np.empty(0) if is_scipy_sparse(X) else np.asarray(unmasked(X))
         return values.dtype.kind == "f" and bool(np.isnan(values).any())
     numbers = (_numbers(column, "X") for column in frame.iter_columns())
     return any(each.dtype.kind == "f" and np.isnan(each).any() for each in numbers)

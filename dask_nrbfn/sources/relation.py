@@ -1,44 +1,26 @@
-"""Tables of any origin as one DuckDB relation: files, queries, databases, frames."""
+"""Tables as DuckDB relations whose columns have names, and rows in memory as such tables."""
 
-import datetime
-import logging
 import os
 import re
-from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Self
-from urllib.request import pathname2url
 
 import duckdb
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import parquet
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Kind, Schema
-from dask_nrbfn.sources.files import File, damage_named, optional_package, scratch_of
-from dask_nrbfn.sources.formats import ARROW, DUCKDB, JSON, PARQUET, SQLITE, SUFFIXES
+from dask_nrbfn.sources.files import File, damage_named, scratch_of
 from dask_nrbfn.sources.frames import arrow_of, as_frame
-from dask_nrbfn.sources.source import MISSING_VALUES, Reading, check_found
-from dask_nrbfn.sources.text import (
-    JOINED,
-    Dialect,
-    check_lines,
-    check_repeats,
-    header_of,
-    lines_named,
-    literal,
-    repeats_header,
-    width_of,
-)
-
-logger = logging.getLogger(__name__)
+from dask_nrbfn.sources.source import check_found
+from dask_nrbfn.sources.text import Dialect, lines_named, literal
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -48,19 +30,11 @@ _BATCH_BYTES, _BATCH_ROWS, _VECTOR = 4 << 20, 1 << 16, 2048
 _WIDE, _WIDE_BYTES = 500, 6 * 16 * _VECTOR
 # Columns in SQL, as the group, and literals.
 _COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
-_QUERY, SNIFFED_ROWS = "the query", 100_000
+SNIFFED_ROWS = 100_000
+Connection = duckdb.DuckDBPyConnection
 _REMEDY = "Correct the table or the query."
 # Raises DataError in place of errors of DuckDB, Arrow and SQLite.
 explained = partial(damage_named, what="a table", remedy=_REMEDY, raised=DataError)
-# Steps of a plan that keep the order of rows.
-_ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+")
-_FORMATS = {"dateformat": "DateFormat", "timestampformat": "TimestampFormat"}
-# Text files that are open at once.
-_MOST_OPEN = 256
-_NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# The texts in which DuckDB finds booleans.
-_ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
-_PROTOCOL = re.compile(r"\b(\w+)://")
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
 _KINDS |= {"UUID": "category", "TIME": "category", "TIME_NS": "category"}
 _KINDS |= {'"NULL"': "category", "DATE": "date"}
@@ -124,7 +98,7 @@ class Table:
                 columns += [(f"{name}_{j}", f"{quoted(own)}[{j + 1}]") for j in elements]
             else:
                 columns.append((name, quoted(own)))
-        _widen(connection, len(columns))
+        widen(connection, len(columns))
         named, selected = zip(*columns, strict=True) if columns else ((), ())
         check_found(named, named, origin, "Give each column a different name.")
         rows = relation.project(", ".join(f"{sql} AS c{j}" for j, sql in enumerate(selected)))
@@ -170,8 +144,12 @@ class Table:
             own = dict.fromkeys(filter(None, _COLUMN.findall(sql)))
             used |= own
             one, *others = own
-            shape = _COLUMN.sub(lambda found: "c" if found[1] else found[0], sql)
-            groups[(sql, "") if others else (shape, types[int(one[1:])])].append((place, one))
+            # Expressions of several columns are evaluated alone.
+            group = sql, ""
+            if not others:
+                shape = _COLUMN.sub(lambda found: "c" if found[1] else found[0], sql)
+                group = shape, types[int(one[1:])]
+            groups[group].append((place, one))
         connection, found = connected(), [pa.nulls(0)] * len(expressions)
         for batch in self._streamed([*used]):
             for (sql, of), members in groups.items():
@@ -205,7 +183,7 @@ def ran(connection: Any, call: Callable[[], Any]) -> Any:
             raise
 
 
-def connected() -> duckdb.DuckDBPyConnection:
+def connected() -> Connection:
     """Return a connection to a new database in memory."""
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     config: dict[str, Any] = {"memory_limit": _MEMORY, "threads": threads}
@@ -219,55 +197,11 @@ def connected() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _widen(connection: Any, n_columns: int) -> None:
+def widen(connection: Any, n_columns: int) -> None:
     """Let a connection hold some vectors of each of many columns, few of which have bytes."""
     if connection is not None and n_columns > _WIDE:
         size = max(512, n_columns * _WIDE_BYTES >> 20)
         connection.execute(f"SET threads = 1; SET memory_limit = '{size}MB'")
-
-
-def table_of(reading: Reading) -> Table:
-    """Return the table of a query, of files of one suffix, or of rows in memory."""
-    rows, suffix = reading.rows, reading.place.suffix
-    if isinstance(rows, duckdb.DuckDBPyRelation):
-        return Table.of("the relation", rows, marks=reading.marks())
-    if isinstance(rows, pa.RecordBatchReader) or as_frame(rows, "the frame") is not None:
-        return table_in_memory(rows, "the frame", marks=reading.marks())
-    if rows is not None:
-        raise ParameterError(
-            f"source is of type {type(rows).__name__}.",
-            "Give a path, a query, a DuckDB relation, a frame, an Arrow reader or a Zarr group. "
-            "`ingest_arrays` takes arrays.",
-        )
-    connection, files = connected(), reading.files
-    is_text = bool(files) and SUFFIXES.get(files[0].suffix, "text") == "text"
-    origin = _QUERY if reading.sql else str(reading.place)
-    with explained(origin):
-        if reading.sql is not None:
-            statements = connection.extract_statements(reading.sql)
-            if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-                raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM.")
-        elif suffix in DUCKDB + SQLITE:
-            raise ParameterError(
-                f"{origin} is a database.",
-                'Choose rows with `sql`, such as "SELECT * FROM orders".',
-            )
-        elif is_text:
-            return _of_text(connection, reading)
-        relation = _relation_of(connection, reading)
-        found = {} if reading.sql else _coded(_arrow_schemas(connection, reading.files))
-    table = Table.of(origin, relation, connection, marks=reading.marks(), found=found)
-    return _with_booleans(table, reading.label_name or "") if is_text else table
-
-
-def _with_booleans(table: Table, label: str) -> Table:
-    """Return the rows of a query of text, whose text has the types that text tables have."""
-    texts = [name for name, of in table.types.items() if of == "VARCHAR"]
-    tests = ", ".join([_ARE_BOOLEAN.format(table.column(name)) for name in texts] or ["true"])
-    are = table.first_row(table.relation.limit(SNIFFED_ROWS).aggregate(tests))
-    found = {name: "BOOLEAN" for name, is_met in zip(texts, are, strict=False) if is_met}
-    # A label has the type of all its texts.
-    return replace(table, found={**found, label: "VARCHAR"})
 
 
 def table_in_memory(
@@ -282,10 +216,10 @@ def table_in_memory(
     connection = connected()
     with explained(name):
         if isinstance(X, pa.RecordBatchReader):
-            found = _coded([X.schema])
-            check_repeats(X.schema.names, name)
+            found, names = coded([X.schema]), X.schema.names
             connection.from_arrow(X).create("rows")
-            return Table.of(name, connection.table("rows"), connection, marks=marks, found=found)
+            rows = connection.table("rows")
+            return Table.of(name, rows, connection, names=names, marks=marks, found=found)
         columns = _columns(X, name, schema)
         # DuckDB does not tell names apart that differ only in case.
         cells = pa.table({f"c{j}": column for j, column in enumerate(columns.values())})
@@ -332,241 +266,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
     return names
 
 
-def _relation_of(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
-    """Return the rows of a query, or of files whose columns have types."""
-    query, place = reading.sql, reading.place
-    if query is None:
-        return _of_files(connection, reading)
-    if place.suffix in SQLITE:
-        return _of_sqlite(connection, place, query)
-    if place.suffix in DUCKDB:
-        path = literal(place.local(connection))
-        connection.execute(f"ATTACH {path} AS given (READ_ONLY); USE given")
-    elif reading.files:
-        return _once(connection, _of_files(connection, reading).query("source", query), query)
-    for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
-        _register(connection, File(f"{protocol}://", place.storage_options))
-    return _once(connection, connection.sql(query), query)
-
-
-def _of_files(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Any:
-    """Return the rows of files, with the types that DuckDB gives to the columns."""
-    files, paths = reading.files, _registered(connection, reading.files)
-    suffix = files[0].suffix
-    if suffix in ARROW:
-        return connection.from_arrow(_arrow_rows(files))
-    how = _how(reading)
-    if suffix in PARQUET:
-        rows = connection.sql(f"FROM read_parquet({paths}, {how})")
-        # DuckDB adds numbers to names that are repeated.
-        if {*rows.columns} & {re.sub(r"_\d+$", "", name) for name in rows.columns if "_" in name}:
-            for file in files:
-                with file.open() as stored:
-                    check_repeats(parquet.read_schema(stored).names, file)
-        return rows
-    if suffix in JSON:
-        return connection.sql(f"FROM read_json({paths}, sample_size = -1, {how})")
-    return _text_rows(connection, reading, paths)[0]
-
-
-def _arrow_rows(files: Sequence[File]) -> Any:
-    from pyarrow import dataset
-
-    systems, inside = zip(*(file.file_system() for file in files), strict=True)
-    return dataset.dataset([*inside], format="feather", filesystem=systems[0])
-
-
-def _arrow_schemas(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> list[pa.Schema]:
-    """Return the types that writers gave to columns; none if a file does not say them."""
-    if files[0].suffix in ARROW:
-        return [_arrow_rows(files).schema]
-    if files[0].suffix not in PARQUET:
-        return []
-    paths = ", ".join(map(_path, files))
-    query = f"SELECT value FROM parquet_kv_metadata([{paths}]) WHERE key = 'ARROW:schema'"
-    known = [pa.py_buffer(b64decode(value)) for (value,) in connection.sql(query).fetchall()]
-    return [*map(pa.ipc.read_schema, known)] if len(known) == len(files) else []
-
-
-def _coded(schemas: Sequence[pa.Schema]) -> dict[str, str]:
+def coded(schemas: Sequence[pa.Schema]) -> dict[str, str]:
     """Return the type ENUM of columns with categories, of numbers too, unless some have none."""
     kinds = {(each.name, pa.types.is_dictionary(each.type)) for own in schemas for each in own}
     return {name: "ENUM" for name, is_coded in kinds if is_coded and (name, False) not in kinds}
-
-
-def _how(reading: Reading) -> str:
-    """Return the arguments that find columns by name, and in the keys of directories."""
-    place = reading.place.path
-    inside = [file.path.removeprefix(place).split("/")[:-1] for file in reading.files]
-    parts = {part for directories in inside for part in directories}
-    keys = sorted({part.partition("=")[0] for part in parts if "=" in part and "*" not in place})
-    if keys:
-        logger.info("%s: keys of directories are columns: %s", place, ", ".join(keys))
-    return f"union_by_name = true, hive_partitioning = {str(bool(keys)).lower()}"
-
-
-def _of_text(connection: duckdb.DuckDBPyConnection, reading: Reading) -> Table:
-    """Return the rows of text files as text, with the types that the first rows have."""
-    paths, origin = _registered(connection, reading.files), str(reading.place)
-    marks = reading.marks(MISSING_VALUES)
-    # `value_of` finds marks between blanks, unless they are numbers.
-    padded = ("{}",) if marks == MISSING_VALUES else ("{}", " {}", "{} ", " {} ")
-    relation, options = _text_rows(connection, reading, paths, padded)
-    return Table.of(origin, relation, connection, marks=marks, **options)
-
-
-def _text_rows(
-    connection: duckdb.DuckDBPyConnection, reading: Reading, paths: str, padded: Sequence[str] = ()
-) -> tuple[Any, dict[str, Any]]:
-    """Return the rows of text files, and what a `Table` has of them.
-
-    Booleans, and all cells if there are `padded` marks, are text.
-    """
-    options, how, files = _text_options(reading), _how(reading), reading.files
-    # A blank at the end of a row is no cell. Rows of another length are errors.
-    ends = "delim = ' '" in options and [*files] == [reading.place]
-    padding = f"null_padding = {str(ends).lower()}"
-    _widen(connection, width_of(files[0]))
-    sniffed = list[dict[str, Any]]()
-    for file in files:
-        with lines_named([] if ends else [(file, Dialect(reading.delimiter))]):
-            asked = f"FROM sniff_csv({_path(file)}, {options}, {padding})"
-            sniffed += connection.sql(asked).to_arrow_table().to_pylist()
-    dialects, has_header = [*map(Dialect.of, sniffed)], sniffed[0]["HasHeader"]
-    written = {"delimiter": reading.delimiter, "no_header": not has_header}
-    written |= {name: sniffed[0][own] for name, own in _FORMATS.items()}
-    checked = () if ends else [*zip(files, dialects, strict=True)]
-    headers = [header_of(*each) for each in zip(files, dialects, strict=True)]
-    for file, names in zip(files, headers, strict=True) if has_header else ():
-        check_repeats(names, file)
-    unsplit = [each for each, own in zip(checked, headers, strict=False) if len(own) == 1]
-    check_lines(unsplit, in_one_cell=True)
-    # DuckDB finds again what differs among the files.
-    dialect = dict(set.intersection(*({*each.options().items()} for each in dialects)))
-    if not ends:
-        options = _text_options(reading, dialect=dialect)
-    options += f", {padding}, {how}"
-    with lines_named(checked):
-        found = _types_found(connection, files, options)
-    last = f"SELECT count({quoted([*found][-1])}) FROM read_csv({paths}, {options})"
-    if ends and connection.sql(last).fetchall() == [(0,)]:
-        found.popitem()
-    if ends and not has_header:
-        digits = len(str(len(found) - 1))
-        found = {f"column{j:0{digits}}": of for j, of in enumerate(found.values())}
-    many = len(files) > _MOST_OPEN
-    texts = {name: "VARCHAR" for name, of in found.items() if padded or of == "BOOLEAN"}
-    columns = found | texts if ends or many else texts
-    named = ", ".join(f"{literal(name)}: {literal(of)}" for name, of in columns.items())
-    alike = {tuple(header) if has_header else len(header) for header in headers}
-    if many and len(alike) == len({*dialects}) == 1:
-        # Files whose columns are found by name are all open at once.
-        how = how.replace("union_by_name = true", "union_by_name = false")
-    if ends:
-        how = f"auto_detect = false, columns = {{{named}}}"
-    elif named:
-        how += ", all_varchar = true" if padded else f", types = {{{named}}}"
-    options = _text_options(reading, padded, written, dialect)
-    relation = connection.sql(f"FROM read_csv({paths}, {options}, {how})")
-    names = [name for name in headers[0] if name not in ("", *reading.marks(MISSING_VALUES))]
-    # A row that repeats the header makes every column a text.
-    if has_header and not reading.spoiled and all(found.get(name) == "VARCHAR" for name in names):
-        with lines_named(checked):
-            _check_joined(connection, relation, names, reading.place)
-    written = {name: value for name, value in written.items() if value}
-    return relation, {"found": found, "written": written, "files": checked}
-
-
-def _check_joined(connection: Any, rows: Any, names: Sequence[str], place: File) -> None:
-    """Raise DataError if a row repeats the header."""
-    if repeats := repeats_header({name: quoted(name) for name in names}):
-        numbered = rows.project(f"row_number() OVER () - 1, {repeats} AS is_met").filter("is_met")
-        for row, _ in ran(connection, numbered.limit(1).fetchall):
-            raise DataError(f"{place} repeats its header in row {row} (the first is 0).", JOINED)
-
-
-def _types_found(
-    connection: duckdb.DuckDBPyConnection, files: Sequence[File], options: str
-) -> dict[str, str]:
-    """Return the types of the first rows of text files, some files at a time."""
-    found = dict[str, str]()
-    for start in range(0, len(files), _MOST_OPEN):
-        paths = ", ".join(map(_path, files[start : start + _MOST_OPEN]))
-        rows = connection.sql(f"FROM read_csv([{paths}], {options})")
-        for name, of in zip(rows.columns, map(str, rows.types), strict=True):
-            kinds = {kind_of(of), kind_of(found.get(name, of))}
-            wider = "DOUBLE" if kinds == {"number"} else "VARCHAR"
-            found[name] = of if found.get(name, of) == of else wider
-    return found
-
-
-def _text_options(
-    reading: Reading,
-    padded: Sequence[str] = (),
-    written: Mapping[str, Any] | None = None,
-    dialect: Mapping[str, str] | None = None,
-) -> str:
-    """Return the arguments of read_csv: what is given, or was found by a fit or now."""
-    known = {**(written or {}), **(reading.schema.written if reading.schema else {})}
-    delimiter = reading.delimiter or known.get("delimiter")
-    padded = (padded or ("{}", " {}"))[: 1 if delimiter == " " else None]
-    marks = reading.marks(MISSING_VALUES)
-    nulls = dict.fromkeys(each.format(mark) for mark in ("", *marks) for each in padded)
-    options = {
-        "nullstr": f"[{', '.join(map(literal, nulls))}]",
-        "sample_size": SNIFFED_ROWS,
-        # A row that begins with # is a row.
-        "comment": "''",
-    }
-    given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
-    options |= {name: literal(value) for name, value in given.items() if value}
-    options |= dialect or {}
-    no_header = reading.no_header or known.get("no_header")
-    if no_header or reading.schema is not None or written:
-        options["header"] = "false" if no_header else "true"
-    return ", ".join(f"{name} = {value}" for name, value in options.items())
-
-
-def _path(file: File) -> str:
-    """Return the SQL of a path, in which no mark stands for other characters."""
-    is_web = file.path.startswith(("http://", "https://"))
-    return literal(file if is_web else re.sub(r"([\[?*])", r"[\1]", file.path))
-
-
-def _registered(connection: duckdb.DuckDBPyConnection, files: Sequence[File]) -> str:
-    """Return the SQL of a list of files, which a connection can read then."""
-    if files[0].is_remote:
-        _register(connection, files[0])
-    return f"[{', '.join(map(_path, files))}]"
-
-
-def _register(connection: duckdb.DuckDBPyConnection, file: File) -> None:
-    """Let a connection read URLs of the protocol of a file."""
-    fs, _ = file.file_system()
-    if "http" in fs.protocol:
-        # DuckDB asks for the time of the last change, which fsspec does not know of web servers.
-        untimed = type("Untimed", (type(fs),), {"modified": lambda self, path: _NO_TIME})
-        fs = untimed(**fs.storage_options)
-    connection.register_filesystem(fs)
-
-
-def _once(connection: duckdb.DuckDBPyConnection, rows: Any, query: str) -> Any:
-    """Return the rows of a query, copied unless each pass gives them in the same order."""
-    check_repeats(rows.columns, _QUERY)
-    steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
-    if all(map(_ORDERLY.fullmatch, steps)) and "random" not in query.lower():
-        return rows
-    ran(connection, lambda: rows.create("once"))
-    return rows.query("own", "FROM once")
-
-
-def _of_sqlite(connection: duckdb.DuckDBPyConnection, place: File, query: str) -> Any:
-    """Return the rows of a query that SQLite answers; they are copied once."""
-    sqlite = optional_package("adbc_driver_sqlite.dbapi", "sqlite")
-    path = pathname2url(place.local(connection))
-    with sqlite.connect(f"file:{path}?mode=ro") as database, database.cursor() as cursor:
-        cursor.execute(query)
-        rows = cursor.fetch_record_batch()
-        check_repeats(rows.schema.names, _QUERY)
-        connection.from_arrow(rows).create("rows")
-    return connection.table("rows")

@@ -14,7 +14,8 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources import dtypes
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.frames import labels_of
-from dask_nrbfn.sources.source import Block, Reading, Source, check_found, check_size, named_columns
+from dask_nrbfn.sources.options import Names, named_columns
+from dask_nrbfn.sources.source import Block, Request, Source, check_found, check_size
 from dask_nrbfn.sources.zarr_arrays import opened_zarr
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Scene:
     steps: tuple[int, ...]
 
     @classmethod
-    def at(cls, place: File, variables: tuple[str, ...], feature_dim: str | None) -> "Scene":
+    def at(cls, place: File, variables: tuple[str, ...], feature_dim: Names) -> "Scene":
         """Return a scene whose features lie along `feature_dim`, such as "band" or "time,band"."""
         along = named_columns(feature_dim)
         if not variables or (not along and len(variables) == 1):
@@ -165,11 +166,12 @@ class PixelSource(Source):
         return y.astype(self.y_dtype, copy=False), missing
 
 
-def open_rows(reading: Reading) -> PixelSource:
+def open_pixels(request: Request) -> PixelSource:
     """Return pixels, counted in one pass; ids number all pixels in the order of the dimensions."""
-    scene = Scene.at(reading.place, named_columns(reading.variable), reading.feature_dim)
-    targets = named_columns(reading.target) or None
-    columns = targets or (() if reading.label is None else (reading.label,))
+    options = request.options
+    scene = Scene.at(request.place, named_columns(options.variable), options.feature_dim)
+    targets = named_columns(options.target) or None
+    columns = targets or (() if options.label is None else (options.label,))
     check = dtypes.feature_dtype if targets else dtypes.label_dtype
     y_dtype, is_boolean = None, False
     with open_scene(scene.place) as stored:
@@ -190,7 +192,7 @@ def open_rows(reading: Reading) -> PixelSource:
         feature_names=scene.feature_names,
         target_names=targets,
         id_dtype=dtypes.INT64,
-        unlabelled=dtypes.checked_mark(reading.unlabelled, y_dtype, targets),
+        unlabelled=dtypes.checked_mark(options.unlabelled, y_dtype, targets),
         boolean_labels=is_boolean,
         scene=scene,
         columns=columns,

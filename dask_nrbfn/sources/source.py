@@ -1,6 +1,5 @@
-"""The interface of source formats: `Source`, its blocks, and the options of reading."""
+"""The interface of source formats: a `Request` of rows, the `Source` that it opens, its blocks."""
 
-import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.rows import Rows, canonical, stacked
-from dask_nrbfn.numeric.schema import Kind, Schema
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import FLOAT64
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.options import ReadOptions
 
 _NAMES_SHOWN = 10
 # Narrower rows are as small when dense, and every step of a fit accepts dense rows.
@@ -30,15 +30,8 @@ _MAX_FEATURES = 2**24
 # Bytes of the first dense rows, from which the number of values is estimated.
 _SHOWN_BYTES = 2**24
 
-Names = str | Sequence[str] | None
-"""Names of columns, or marks: a text with commas, or a sequence."""
-
-MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A", "n/a", "<NA>")
-"""Markers of a missing value in text tables, besides empty text."""
-
 FORM = "blanks or its Unicode form"
 ONE_FORM = "Write the text in one form, such as unicodedata.normalize('NFC', text.strip())."
-_LISTS = ("columns", "drop", "categorical", "numeric", "date", "missing_values")
 
 
 class Block(NamedTuple):
@@ -99,72 +92,24 @@ class Source(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A place and the options with which its rows are read, as `ingest_file` describes them.
+class Request:
+    """Rows that a format opens: where they are, how they are read, and for which model.
 
     place: the file or directory that the user named; empty if only a query or `rows` is given.
     files: its files in order.
-    sql: a query whose rows are the table.
     rows: a DuckDB relation, a frame or an Arrow reader.
     classes: the labels of a model.
     spoiled: whether cells of a table may be missing or of a wrong kind; both are read as missing.
     read_as: `Source.read_as` of the rows that a model was trained on: defaults for this place.
     """
 
+    options: ReadOptions
     place: File = field(default_factory=partial(File, ""))
     files: Sequence[File] = ()
-    sql: str | None = None
     rows: Any = None
-    x: str | None = None
-    y: str | None = None
-    label: str | None = None
-    target: str | None = None
-    weights: str | None = None
-    id: str | None = None
-    columns: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    numeric: tuple[str, ...] = ()
-    date: tuple[str, ...] = ()
-    missing: str = "error"
-    missing_values: tuple[str, ...] = ()
-    max_categories: int = 100
-    delimiter: str | None = None
-    no_header: bool = False
-    schema: Schema | None = None
-    variable: Names = None
-    feature_dim: str | None = None
-    unlabelled: int | str | float | None = None
-    classes: tuple[int | str, ...] | None = None
+    classes: Sequence[int | str] | None = None
     spoiled: bool = False
     read_as: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for option in _LISTS:
-            given = getattr(self, option)
-            object.__setattr__(self, option, named_columns(given))
-        if self.missing not in ("error", "impute", "drop"):
-            raise ParameterError(f"`missing` is {self.missing!r}.", "Give error, impute or drop.")
-        if self.max_categories < 1:
-            raise ParameterError(
-                f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
-            )
-
-    @property
-    def label_name(self) -> str | None:
-        """The label column of a table, by an option or the schema."""
-        return self.label or (None if self.schema is None else self.schema.label)
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """The kinds of columns that options give."""
-        kinds: dict[str, Kind] = dict.fromkeys(self.categorical, "category")
-        return kinds | dict.fromkeys(self.numeric, "number") | dict.fromkeys(self.date, "date")
-
-    def marks(self, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return the texts that mean a missing value, as given now or at the fit."""
-        recorded = {} if self.schema is None else self.schema.written
-        return tuple(self.missing_values or recorded.get("missing_values", default))
 
 
 def recut(batches: Iterable[Any], block_rows: int) -> Iterator[Any]:
@@ -195,8 +140,6 @@ def _joined(blocks: list[Any]) -> Any:
 
 def stored_values(source: Source, sparse: str) -> int | None:
     """Return about how many values of a source are stored in CSR; None if it is stored dense."""
-    if sparse not in ("auto", "yes", "no"):
-        raise ParameterError(f"`sparse` is {sparse!r}.", "Give auto, yes or no.")
     n_values, width = source.n_values, source.n_features
     if source.schema is not None and not source.schema.is_plain:
         return None
@@ -223,14 +166,6 @@ def _in_csr(sparse: str, row_values: float, n_features: int, dtype: np.dtype) ->
     half = n_features * dtype.itemsize / 2
     pays = n_features >= _WIDE and row_values * (dtype.itemsize + _INDEX_BYTES) < half
     return sparse == "yes" or (sparse == "auto" and pays)
-
-
-def named_columns(given: Names) -> tuple[str, ...]:
-    """Return the names of an option, each of them once; in text between commas or quotes."""
-    if not isinstance(given, str):
-        return tuple(dict.fromkeys(given or ()))
-    # The csv module finds no cell in empty text.
-    return tuple(dict.fromkeys(next(csv.reader([given], skipinitialspace=True)))) or ("",)
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

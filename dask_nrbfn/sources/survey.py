@@ -14,8 +14,8 @@ import pyarrow as pa
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
+from dask_nrbfn.sources.options import ReadOptions, named_columns
 from dask_nrbfn.sources.relation import Table, kind_of
-from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.text import literal
 
 logger = logging.getLogger(__name__)
@@ -146,8 +146,9 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
-        for name in ("n_rows", "n_values", "n_unread"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.n_rows += other.n_rows
+        self.n_values += other.n_values
+        self.n_unread += other.n_unread
         self.times = min(self.times[0], other.times[0]), max(self.times[1], other.times[1])
         if self.texts is not None and other.texts is not None:
             self.texts.update(other.texts)
@@ -181,7 +182,7 @@ def values_of(table: Table, names: Iterable[str], given: Mapping[str, Kind]) -> 
 
 def survey(table: Table, values: Values, *, fills: bool) -> dict[str, Cells]:
     """Return statistics of the values of each column; `fills`: whether medians are needed."""
-    bins = Bins.of_sorts(1) if fills else None
+    bins = Bins.zeros(n_kinds=1) if fills else None
     types = {**table.types, **table.found}
     cells = {
         name: Cells(kind=kind, bins=bins, are_codes=types.get(name, "").startswith("ENUM"))
@@ -209,28 +210,28 @@ def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
     return first
 
 
-def decide(cells: Mapping[str, Cells], reading: Reading, roles: Schema, origin: str) -> Schema:
+def decide(cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, origin: str) -> Schema:
     """Return `roles` with columns decided by statistics; log choices that no option made."""
     columns, left_out = [], dict[str, str]()
     # DuckDB also numbers the columns of a query of a file without a header.
-    numbered = reading.sql is not None and all(map(_NUMBERED.fullmatch, cells))
+    numbered = options.sql is not None and all(map(_NUMBERED.fullmatch, cells))
     no_header = numbered or bool(roles.written.get("no_header"))
     for name, own in cells.items():
-        if reason := _reason_against(name, own, reading, no_header=no_header):
+        if reason := _reason_against(name, own, options, no_header=no_header):
             logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
             left_out[name] = reason
         else:
-            columns.append(_decided(name, own, reading))
+            columns.append(_decided(name, own, options))
         texts = {*(own.texts or ())}
         formed = sorted(filter(_FORM.fullmatch, texts))
-        is_given = name in reading.kinds or own.are_codes
+        is_given = name in options.kinds or own.are_codes
         if len(formed) > max(1, len(texts) / 2) and not is_given:
             logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed), origin)))
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
     ignored = (*roles.ignored, *left_out)
-    return replace(roles, columns=tuple(columns), ignored=ignored, missing=reading.missing)
+    return replace(roles, columns=tuple(columns), ignored=ignored, missing=options.missing)
 
 
 def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> None:
@@ -242,15 +243,17 @@ def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> No
         raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", remedy)
 
 
-def _reason_against(name: str, cells: Cells, reading: Reading, *, no_header: bool) -> str | None:
+def _reason_against(
+    name: str, cells: Cells, options: ReadOptions, *, no_header: bool
+) -> str | None:
     """Return the reason why a column does not become a feature; None if it does."""
     if not cells.n_values:
         return "it has no value in any row."
-    if _INDEX.fullmatch(name) and name not in reading.columns and not no_header:
+    if _INDEX.fullmatch(name) and name not in named_columns(options.columns) and not no_header:
         return "its name is that of an index of pandas. Name it in `columns` to use it."
     if cells.kind != "category":
         return None
-    if name in reading.categorical:
+    if name in named_columns(options.categorical):
         if cells.texts is None:
             raise DataError(
                 f"Column {name!r} has more than {MOST_TEXTS} different values.",
@@ -283,9 +286,9 @@ def _doubt(name: str, formed: str, others: set[str], origin: str) -> str:
     )
 
 
-def _decided(name: str, cells: Cells, reading: Reading) -> Column:
+def _decided(name: str, cells: Cells, options: ReadOptions) -> Column:
     """Return the schema's column."""
-    imputes = reading.missing == "impute"
+    imputes = options.missing == "impute"
     missing = cells.n_missing / cells.n_rows if imputes else 0.0
     if cells.kind != "category":
         bins = cells.bins
@@ -295,7 +298,7 @@ def _decided(name: str, cells: Cells, reading: Reading) -> Column:
         return Column(name, cells.kind, fill=fill, missing=missing, times=vary)
     texts = cells.texts or Counter()
     by_rows = sorted(texts, key=lambda text: (-texts[text], text))
-    shown = tuple(sorted(by_rows[: reading.max_categories]))
+    shown = tuple(sorted(by_rows[: options.max_categories]))
     others = len(shown) < len(by_rows)
     if others:
         told = f"{name} has {len(by_rows)} categories: the {len(shown)} most frequent have a "

@@ -16,7 +16,9 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import source, survey
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
-from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory, table_of
+from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
+from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory
+from dask_nrbfn.sources.scan import table_of
 
 logger = logging.getLogger(__name__)
 
@@ -195,50 +197,46 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
     return roles | {name: survey.value_of(table, name, "number") for name in numbers}
 
 
-def open_rows(reading: source.Reading) -> TableSource:
+def open_table(request: source.Request) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
-    table, known, fills = table_of(reading), reading.schema, reading.missing == "impute"
-    schema = _roles(table, reading)
-    mark, is_empty = reading.unlabelled, means_empty(reading.unlabelled)
+    table, options = table_of(request), request.options
+    schema = _roles(table, options)
+    mark, is_empty = options.unlabelled, means_empty(options.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
-    is_mark = mark in reading.marks(source.MISSING_VALUES) and not (is_empty or schema.targets)
+    is_mark = mark in options.marks(MISSING_VALUES) and not (is_empty or schema.targets)
     are_texts = is_mark and not str(mark).strip("-").isdecimal()
-    are_texts |= any(isinstance(known, str) for known in reading.classes or ())
+    are_texts |= any(isinstance(each, str) for each in request.classes or ())
     roles: survey.Values = {
         name: ("category", _type_sql(table, name))
         for name in filter(None, (schema.label, schema.id))
     }
     roles |= {name: ("number", sql) for name, sql in _roles_sql(table, schema, {}).items()}
-    if known is None:
-        chosen = {*(reading.columns or table.names)} - {*reading.drop, *roles}
+    if options.schema is None:
+        chosen = {*(named_columns(options.columns) or table.names)}
+        chosen -= {*named_columns(options.drop), *roles}
         names = [name for name in table.names if name in chosen]
         table = _with_numbers(table, names)
-        columns: survey.Values = survey.values_of(table, names, reading.kinds)
+        columns = survey.values_of(table, names, options.kinds)
     else:
-        columns = {each.name: ("number", survey.stored_of(table, each)) for each in known.columns}
-    cells = survey.survey(table, roles | columns, fills=fills)
+        columns = {each.name: ("number", survey.stored_of(table, each)) for each in schema.columns}
+    cells = survey.survey(table, roles | columns, fills=options.missing == "impute")
     named = _types_of_names(cells, schema, are_texts=are_texts and schema.label in table.found)
     roles = {name: (roles[name][0], sql) for name, sql in _roles_sql(table, schema, named).items()}
     n_rows = next((own.n_rows for own in cells.values()), 0)
     source.check_size(table.origin, n_rows=n_rows, n_features=len(columns))
-    if known is None:
+    if options.schema is None:
         used = roles | columns
         ignored = tuple(name for name in table.names if name not in used)
         schema = replace(schema, ignored=ignored, written=table.written)
         of_columns = {name: cells[name] for name in columns}
-        schema = survey.decide(of_columns, reading, schema, table.origin)
-    values, features = roles | columns, [column.name for column in schema.columns]
+        schema = survey.decide(of_columns, options, schema, table.origin)
+    features = [column.name for column in schema.columns]
     required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
-    checked = required if reading.spoiled else [*required, *features]
-    for name in checked:
-        if cells[name].n_unread:
-            raise unreadable(table, name, values[name][1], schema, _UNREAD)
-    if schema.missing == "drop" and not reading.spoiled:
-        table, n_rows = _whole_rows(table, {name: values[name] for name in checked}, cells)
-    else:
-        filled = required if schema.fills else checked
-        survey.check_gaps({name: cells[name] for name in filled}, table.origin)
-    marks = {"missing_values": list(reading.missing_values)} if reading.missing_values else {}
+    table, n_rows = _readable_rows(
+        table, roles | columns, cells, schema, required, spoiled=request.spoiled
+    )
+    marks = named_columns(options.missing_values)
+    written = {"missing_values": list(marks)} if marks else {}
     types = {table.types[name] for name in features}
     dtypes = {name: STRING if of == "VARCHAR" else INT64 for name, of in named.items()}
     return TableSource(
@@ -249,13 +247,39 @@ def open_rows(reading: source.Reading) -> TableSource:
         has_weights=schema.weights is not None,
         feature_names=tuple(features),
         target_names=schema.targets,
-        schema=replace(schema, written={**table.written, **marks, **schema.written}),
+        schema=replace(schema, written={**table.written, **written, **schema.written}),
         id_dtype=dtypes.get(schema.id or ""),
         boolean_labels=named.get(schema.label or "") == "BOOLEAN",
         table=table,
         named=named,
         mark=str(mark),
     )
+
+
+def _readable_rows(
+    table: Table,
+    values: survey.Values,
+    cells: Mapping[str, survey.Cells],
+    schema: Schema,
+    required: Sequence[str],
+    *,
+    spoiled: bool,
+) -> tuple[Table, int]:
+    """Return the rows that are stored, and their number; raise DataError about other cells.
+
+    required: columns of which no cell may be missing or unreadable, also in `spoiled` rows.
+    """
+    checked = [*required]
+    if not spoiled:
+        checked += [column.name for column in schema.columns]
+    for name in checked:
+        if cells[name].n_unread:
+            raise unreadable(table, name, values[name][1], schema, _UNREAD)
+    if schema.missing == "drop" and not spoiled:
+        return _whole_rows(table, {name: values[name] for name in checked}, cells)
+    filled = required if schema.fills else checked
+    survey.check_gaps({name: cells[name] for name in filled}, table.origin)
+    return table, next(iter(cells.values())).n_rows
 
 
 def _whole_rows(
@@ -280,16 +304,16 @@ def _whole_rows(
     return whole, n_whole
 
 
-def _roles(table: Table, reading: source.Reading) -> Schema:
+def _roles(table: Table, options: ReadOptions) -> Schema:
     """Return the given schema, or one without columns, with the roles of the table's columns."""
-    known = reading.schema or Schema(())
-    is_other = reading.label is not None or reading.target is not None
-    targets = source.named_columns(reading.target)
+    known = options.schema or Schema(())
+    is_other = options.label is not None or options.target is not None
+    targets = named_columns(options.target)
     named = {
-        "label": (reading.label, None if is_other else known.label),
+        "label": (options.label, None if is_other else known.label),
         "target": (targets or None, None if is_other else known.targets),
-        "weights": (reading.weights, known.weights),
-        "id": (reading.id, known.id),
+        "weights": (options.weights, known.weights),
+        "id": (options.id, known.id),
     }
     used, taken = dict[str, Any](), list[str]()
     columns = [column.name for column in known.columns]
@@ -307,25 +331,32 @@ def _roles(table: Table, reading: source.Reading) -> Schema:
             source.check_apart(option, name, *taken, *(columns if option != "id" else ()))
         used[option], taken = names, taken + listed
     for option in ("columns", "drop", "categorical", "numeric", "date"):
-        listed = getattr(reading, option)
-        source.check_found(listed, table.names, table.origin, _NAME_ONE.format(option))
-        for name in listed:
+        chosen = named_columns(getattr(options, option))
+        source.check_found(chosen, table.names, table.origin, _NAME_ONE.format(option))
+        for name in chosen:
             source.check_apart(option, name, *taken)
     schema = replace(known, targets=used.pop("target"), **used)
-    if reading.schema is None:
+    if options.schema is None:
         return schema
     check_columns(schema, table.names, table.origin)
-    roles = {known.label, known.weights, known.id, *(known.targets or ())}
-    n_trained = len({*columns, *known.ignored, *roles} - {None})
+    if known.written.get("no_header"):
+        _check_unnamed(table, known)
+    rest = tuple(name for name in table.names if name not in {*taken, *columns})
+    return replace(schema, ignored=rest)
+
+
+def _check_unnamed(table: Table, schema: Schema) -> None:
+    """Raise DataError if a table without header has too few columns to know which ones."""
+    columns = [column.name for column in schema.columns]
+    roles = {schema.label, schema.weights, schema.id, *(schema.targets or ())}
+    n_trained = len({*columns, *schema.ignored, *roles} - {None})
     are_first = {*columns} == {*table.names[: len(columns)]}
-    if known.written.get("no_header") and not are_first and len(table.names) < n_trained:
+    if not are_first and len(table.names) < n_trained:
         raise DataError(
             f"{table.origin} has no header and {len(table.names)} columns, but training had "
             f"{n_trained}: it is unknown which are missing.",
             "Give all columns of training, or a header with their names.",
         )
-    rest = tuple(name for name in table.names if name not in {*taken, *columns})
-    return replace(schema, ignored=rest)
 
 
 def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
@@ -371,7 +402,7 @@ def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, survey.Ce
 
 def decided(cells: Mapping[str, survey.Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns."""
-    schema = survey.decide(cells, source.Reading(missing=missing), Schema(()), "X")
+    schema = survey.decide(cells, ReadOptions(missing=missing), Schema(()), "X")
     if missing == "error":
         own = {column.name: cells[column.name] for column in schema.columns}
         survey.check_gaps(own, "X", survey.GAP_OF_X)

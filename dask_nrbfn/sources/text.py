@@ -30,13 +30,17 @@ _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\ud
 _BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
 JOINED = "Leave out the headers of joined files, except the first. If it is a row, read the file "
 JOINED += _BY_SQL.format("header = true")
-# A row that repeats so many names is a header. Words of so few letters can be cells of a row.
-_NAMES_TOLD, _SHORT = 16, 3
 
 
 def literal(value: object) -> str:
     """Return a text as an SQL literal."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def path_sql(file: File) -> str:
+    """Return a path as an SQL literal, in which no mark stands for other characters."""
+    is_web = file.path.startswith(("http://", "https://"))
+    return literal(file if is_web else re.sub(r"([\[?*])", r"[\1]", file.path))
 
 
 @dataclass(frozen=True)
@@ -116,14 +120,6 @@ def header_of(file: File, dialect: Dialect) -> list[str]:
     return header
 
 
-def repeats_header(columns: Mapping[str, str]) -> str:
-    """Return the SQL of whether a row repeats the header, from the SQL of columns by name."""
-    if len(columns) < 3 and max(map(len, columns), default=0) <= _SHORT:
-        return ""
-    some = [*columns.items()][:_NAMES_TOLD]
-    return " AND ".join(f"trim({sql}) = {literal(name)}" for name, sql in some)
-
-
 def check_repeats(names: Sequence[str], origin: object) -> None:
     """Raise DataError if a name is repeated."""
     check_found([*filter(None, names)], names, origin, "Give each column a different name.")
@@ -139,39 +135,49 @@ def lines_named(files: Sequence[tuple[File, Dialect]]) -> Iterator[None]:
         raise
 
 
-def check_lines(files: Iterable[tuple[File, Dialect]], *, in_one_cell: bool = False) -> None:
-    """Raise DataError about the first line that a strict reader refuses.
-
-    in_one_cell: lines are one cell each, which is right if the first ones have no delimiter.
-    """
+def check_lines(files: Iterable[tuple[File, Dialect]]) -> None:
+    """Raise DataError about the first line that a strict reader refuses."""
     for file, dialect in files:
         with _lines_of(file) as lines:
-            given, skip = islice(lines, dialect.skip, None), dialect.skip
-            header = first = next(given, "")
-            while first and _is_comment(first):
-                first, skip = next(given, ""), skip + 1
-            mark = dialect.delimiter or ","
-            if mark not in first:
-                mark = max(
-                    mark, *_DELIMITERS, key=lambda one: (first.count(one), header.count(one))
-                )
-            own = replace(dialect, delimiter=mark, skip=skip)
-            if in_one_cell and max(own.width(header), own.width(first)) < 2:
+            header, first, own = _first_lines(lines, dialect)
+            _check_rows(file, own, header, chain([first], lines))
+
+
+def check_split(files: Iterable[tuple[File, Dialect]]) -> None:
+    """Raise DataError about a file that is read as one column, but whose first lines have more."""
+    for file, dialect in files:
+        with _lines_of(file) as lines:
+            header, first, own = _first_lines(lines, dialect)
+            if max(own.width(header), own.width(first)) < 2:
                 continue
-            if header.startswith('\ufeff"'):
-                remedy = r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE"
-                raise _of_line(file, 1, "has a byte order mark before a quote", remedy)
-            _check_rows(file, own, chain([first], given))
-        if in_one_cell:
-            remedy, option = f"Leave out `delimiter`, or pass `delimiter`={mark!r}.", ""
-            if skip > dialect.skip:
-                remedy, option = "Leave out the comments", f"skip = {skip}"
-            problem = f"is not split into columns: {header.strip()[:80]}"
-            raise _of_line(file, dialect.skip + 1, problem, remedy, option)
+            # An error about a line says more.
+            _check_rows(file, own, header, chain([first], lines))
+        remedy, option = f"Leave out `delimiter`, or pass `delimiter`={own.delimiter!r}.", ""
+        if own.skip > dialect.skip:
+            remedy, option = "Leave out the comments", f"skip = {own.skip}"
+        problem = f"is not split into columns: {header.strip()[:80]}"
+        raise _of_line(file, dialect.skip + 1, problem, remedy, option)
 
 
-def _check_rows(file: File, dialect: Dialect, lines: Iterator[str]) -> None:
+def _first_lines(lines: Iterator[str], dialect: Dialect) -> tuple[str, str, Dialect]:
+    """Return the first line, the first one that is no comment, and the dialect from there on."""
+    for _ in islice(lines, dialect.skip):
+        pass
+    header = first = next(lines, "")
+    skip = dialect.skip
+    while first and _is_comment(first):
+        first, skip = next(lines, ""), skip + 1
+    mark = dialect.delimiter or ","
+    if mark not in first:
+        mark = max(mark, *_DELIMITERS, key=lambda one: (first.count(one), header.count(one)))
+    return header, first, replace(dialect, delimiter=mark, skip=skip)
+
+
+def _check_rows(file: File, dialect: Dialect, header: str, lines: Iterator[str]) -> None:
     """Raise DataError about the first row that differs from the first one, or is no text."""
+    if header.startswith('\ufeff"'):
+        remedy = r"Delete the mark, such as by sed -i '1s/^\xEF\xBB\xBF//' FILE"
+        raise _of_line(file, 1, "has a byte order mark before a quote", remedy)
     held, number, width, ending = list[str](), dialect.skip + 1, 0, ""
 
     def noted() -> Iterator[str]:

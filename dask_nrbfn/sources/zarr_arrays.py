@@ -10,7 +10,7 @@ from typing import Any
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.arrays import ArrayRows, named_roles
 from dask_nrbfn.sources.files import File, damage_named
-from dask_nrbfn.sources.source import Block, Reading, StoredAt, check_found
+from dask_nrbfn.sources.source import Block, Request, StoredAt, check_found
 
 # Largest chunk that is decoded as a whole, while another chunk is in use.
 MAX_CHUNK_BYTES = 2**27
@@ -38,9 +38,9 @@ class ZarrRows(ArrayRows):
             return super()._block(start, stop)
 
 
-def open_rows(reading: Reading) -> ZarrRows:
+def open_zarr(request: Request) -> ZarrRows:
     """Return the rows of a Zarr group or array; `read_as` has the default names."""
-    place, names = reading.place, named_roles(reading, reading.read_as)
+    place, names = request.place, named_roles(request.options, request.read_as)
     with damage_named(place, "Zarr"):
         root = opened_zarr(place)
         arrays = {"x": root}

@@ -26,7 +26,7 @@ from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import RowWeights
 
 # Basis rows of a fit without `basis_size`, unless the source finds its own number.
@@ -111,9 +111,12 @@ class BasisSource:
     n_sampled: Callable[[int, float, int], int] = lambda n_rows, row_values, n_basis: 0
 
 
+GIVEN_BASIS = RunArray("given/values", ("basis", "feature"), "given basis rows", verified=False)
+
+
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the given basis rows, or a draw of them."""
-    values = run.read("given/values")
+    values = GIVEN_BASIS.read(run)
     if size < len(values):
         rng = np.random.default_rng(run.spec.params.random_state)
         values = values[rng.permutation(len(values))]
@@ -148,6 +151,11 @@ def requested_candidates(params: FitParams, dataset: Dataset) -> int | None:
 # The decision of a run on candidates: the parts of arrays with a row for each candidate.
 CANDIDATES = "candidates"
 
+CANDIDATE_ROWS = RunArray("neighbors/rows", ("candidate",), "drawn candidates", verified=False)
+CANDIDATE_HASHES = RunArray(
+    "neighbors/hashes", ("candidate",), "hashes of the values of the candidates", verified=False
+)
+
 
 def has_candidates(run: Run) -> bool:
     """Return whether only candidates have neighbours."""
@@ -165,7 +173,7 @@ def with_neighbors(run: Run) -> Run:
 
 def searched_rows(run: Run) -> NDArray[np.int64] | None:
     """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
-    return run.read("neighbors/rows") if has_candidates(run) else None
+    return CANDIDATE_ROWS.read(run) if has_candidates(run) else None
 
 
 def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
@@ -186,7 +194,7 @@ def searched_in(dataset: Dataset, params: FitParams) -> SearchedRows:
         n_rows=dataset.n_rows,
         n_features=dataset.n_features,
         row_values=dataset.row_values,
-        width=dataset.row_width,
+        row_width=dataset.row_width,
         dtype=dataset.dtype,
         params=params,
     )
@@ -207,7 +215,7 @@ def most_lists(overlap: int) -> int:
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks."""
-    row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
+    row_bytes = max(8 * width, LIST_BYTES * params.k * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.confidence import (
 )
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, is_sparse, mean_values
+from dask_nrbfn.numeric.rows import Rows, is_csr, mean_stored_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import GIVEN_PREFIX, N_DRAWN, FitParams
@@ -32,54 +32,72 @@ from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, source_of,
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.neighbors import NEIGHBORS
-from dask_nrbfn.stages.stage import Stage, StageJob, known
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.neighbors import DISTANCES, INDICES, NEIGHBORS
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
 
-def _store_confidence(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceRecord(StageRecord):
+    """The number of searched rows with a confidence below the threshold."""
+
+    n_below_threshold: int
+
+
+# Of each searched row; the codes and row numbers are of all labelled rows or candidates.
+CONFIDENCES = RunArray("confidence/values", ("row",), "confidence of each searched row")
+TIEBREAKS = RunArray(
+    "confidence/tiebreak", ("row",), "hash of the values of each searched row", verified=False
+)
+CODES = RunArray("confidence/codes", ("row",), "class code of each labelled row", verified=False)
+ROW_NUMBERS = RunArray(
+    "confidence/rows", ("row",), "row number of each searched row, if not all", verified=False
+)
+
+
+def _store_confidence(job: StageJob) -> ConfidenceRecord:
     """Store the confidence of every row or candidate; return how many are below the threshold."""
     run = with_neighbors(job.run)
-    run.require_row_array("confidence/values", np.float64)
-    run.require_row_array("confidence/tiebreak", np.uint64)
-    if not run.has("confidence/codes"):
+    run.require_row_array(CONFIDENCES.name, np.float64)
+    run.require_row_array(TIEBREAKS.name, np.uint64)
+    if not CODES.is_in(run):
         run_task(job.engine, _write_codes, run, job.dataset, label="confidence")
     parts = map_parts(run, job.dataset, job.engine, stage="confidence", task=_confidence_part)
-    return {"n_below_threshold": sum(part["n_below_threshold"] for part in parts)}
+    return ConfidenceRecord(n_below_threshold=sum(part["n_below_threshold"] for part in parts))
 
 
 def _write_codes(run: Run, dataset: Dataset) -> None:
     """Store the class code of every row in one or two bytes, because each part reads all codes."""
-    group, rows = run.group("confidence"), bases.searched_rows(run)
+    rows = bases.searched_rows(run)
     if dataset.labelled_only:
         labelled = replace(dataset, labelled_only=False).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
-        write_array(group, "rows", rows, "row")
-    write_array(group, "codes", dataset.codes(), "row")
+        ROW_NUMBERS.write(run, rows)
+    CODES.write(run, dataset.codes())
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the dataset row numbers of places among the rows that have a confidence."""
-    named = bases.has_candidates(run) or run.has("confidence/rows")
-    return run.read("confidence/rows")[places] if named else places
+    if bases.has_candidates(run) or ROW_NUMBERS.is_in(run):
+        return ROW_NUMBERS.read(run)[places]
+    return places
 
 
 def codes_of_places(run: Run, places: NDArray[np.int64] | slice) -> NDArray[np.integer[Any]]:
     """Return the class codes of places among the rows that have a confidence."""
     rows = bases.searched_rows(run)
-    codes: NDArray[np.integer[Any]] = run.read("confidence/codes")
+    codes: NDArray[np.integer[Any]] = CODES.read(run)
     return codes[places if rows is None else rows[places]]
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     run, params = with_neighbors(run), run.spec.params
-    codes, rows = run.read("confidence/codes"), bases.searched_rows(run)
+    codes, rows = CODES.read(run), bases.searched_rows(run)
     own = codes if rows is None else codes[rows]
     width, threshold = NEIGHBORS.recorded(run).mean_distance, params.threshold
     hashes_of_blocks: Iterable[NDArray[np.uint64]]
@@ -87,17 +105,17 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
         blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.row_width))
         hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
     else:
-        hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
+        hashes_of_blocks = [bases.CANDIDATE_HASHES.read(run, start, stop)]
     # Several chunks are read and written at a time.
     size = bases.search_block_rows(run.layout.chunk_rows, dataset.row_width, params)
     n_below = 0
     for hashes, *_ in recut((Block(hashes, None) for hashes in hashes_of_blocks), size):
         last = start + len(hashes)
-        same = codes[run.read("neighbors/indices", start, last)] == own[start:last, None]
-        distances = run.read("neighbors/distances", start, last)
+        same = codes[INDICES.read(run, start, last)] == own[start:last, None]
+        distances = DISTANCES.read(run, start, last)
         confidence = soft_confidence(distances, same, width=width)
-        run.write_rows("confidence/values", start, confidence)
-        run.write_rows("confidence/tiebreak", start, hashes)
+        run.write_rows(CONFIDENCES.name, start, confidence)
+        run.write_rows(TIEBREAKS.name, start, hashes)
         n_below += int(np.count_nonzero(confidence < threshold))
         start = last
     return PartResult({"n_below_threshold": n_below})
@@ -118,16 +136,34 @@ def _confidence_cost(s: FitSizes) -> StageCost:
 CONFIDENCE = Stage(
     name="confidence",
     compute=_store_confidence,
+    record=ConfidenceRecord,
+    arrays=(CONFIDENCES, TIEBREAKS, CODES, ROW_NUMBERS),
     cost=_confidence_cost,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,
     keeps_parts=True,
-    leaves=lambda run: ("confidence/values",),
 )
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
-    """Store the basis rows; return their number, and as "cap" a limit that reduced the number."""
+@dataclass(frozen=True, kw_only=True)
+class BasisRecord(StageRecord):
+    """The number of basis rows, and by confidence that of all rows below the threshold."""
+
+    n_basis: int
+    n_below_threshold: int | None = None
+    # The limit that reduced the number of basis rows.
+    cap: int | None = None
+
+
+BASIS_ROWS = RunArray("basis/rows", ("basis",), "row number of each basis row; -1 of a centre")
+BASIS_VALUES = RunArray("basis/values", ("basis", "feature"), "basis rows, not scaled")
+BASIS_LABELLED = RunArray(
+    "basis/labelled", ("basis",), "place of each basis row among the labelled rows", verified=False
+)
+
+
+def _store_basis(job: StageJob) -> BasisRecord:
+    """Store the basis rows; return their number."""
     run, dataset = job.run, job.dataset
     params, most, n_below, cap = run.spec.params, None, None, None
     if bases.requested_size(params, dataset) is None:
@@ -154,7 +190,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
                 limit,
                 cap,
             )
-    return {"n_basis": n_basis, **known(n_below_threshold=n_below, cap=cap)}
+    return BasisRecord(n_basis=n_basis, n_below_threshold=n_below, cap=cap)
 
 
 def _warn_of_rare_class(job: StageJob) -> None:
@@ -195,16 +231,14 @@ def _choose_basis(run: Run, dataset: Dataset, most: int | None) -> int:
         assert most is not None
         basis = source.choose_all(run, dataset, most)
     bases.check_distinct(run, len(basis.rows))
-    group = run.group("basis")
-    write_array(group, "rows", basis.rows, "basis")
-    write_array(group, "values", basis.values, "basis", "feature")
+    BASIS_ROWS.write(run, basis.rows)
+    BASIS_VALUES.write(run, basis.values)
     if dataset.n_unlabelled:
-        places = places_among(dataset.labelled_rows(), basis.rows)
-        write_array(group, "labelled", places, "basis")
+        BASIS_LABELLED.write(run, places_among(dataset.labelled_rows(), basis.rows))
     return len(basis.rows)
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _basis_cost(s: FitSizes) -> StageCost:
     # Centres are arrays; k-means holds a few copies of them and of its sample.
     draws = all(source.draws for source in s.sources)
     chosen = round(s.r * s.block_row_bytes) if draws else 3 * 8 * s.r * s.p
@@ -251,7 +285,7 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
     return replace(params, basis=GIVEN_PREFIX + digest.hexdigest(), basis_size=len(values))
 
 
-def _check(context: FitContext) -> None:
+def _check_basis(context: FitContext) -> None:
     """Raise ParameterError if the rows do not allow this basis."""
     _check_candidates(context)
     params, dataset = context.spec.params, context.dataset
@@ -303,10 +337,12 @@ def _check_given(context: FitContext) -> None:
 
 BASIS = Stage(
     name="basis",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
-    leaves=lambda run: ("basis/rows", "basis/values"),
+    compute=_store_basis,
+    record=BasisRecord,
+    arrays=(BASIS_ROWS, BASIS_VALUES, BASIS_LABELLED),
+    cost=_basis_cost,
+    check=_check_basis,
+    read_by_updates=True,
 )
 
 
@@ -357,7 +393,7 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
-    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
+    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_stored_values(rows.X), size)]
     size = min(size, len(np.unique(hashes[order])))
     return _centres(rows.X[order], rows.scaling, size, rows.params.random_state)
 
@@ -401,10 +437,10 @@ def _rows_by_confidence(run: Run, rule: str) -> Iterator[RowPool]:
     step = run.layout.chunk_rows * max(1, bases.SELECTION_ROWS // run.layout.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
-        priority = run.read("confidence/values", start, stop)
+        priority = CONFIDENCES.read(run, start, stop)
         if rule == "uniform":
             priority = even_below(priority, threshold=threshold)
-        tiebreak = run.read("confidence/tiebreak", start, stop)
+        tiebreak = TIEBREAKS.read(run, start, stop)
         yield RowPool(priority, tiebreak, codes[start:stop], np.arange(start, stop))
 
 
@@ -446,11 +482,11 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
     """Return bases by the confidence of the sampled rows among themselves."""
     rows = rows.first(bases.MOST_SCORED)
     scaled, n_rows, threads = rows.scaling.apply(rows.X), rows.X.shape[0], blas_threads()
-    if not is_sparse(scaled):
+    if not is_csr(scaled):
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
         scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))
-    k, threshold = min(rows.params.n_neighbors, n_rows - 1), rows.params.threshold
+    k, threshold = min(rows.params.k, n_rows - 1), rows.params.threshold
     found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
     own = rows.codes[found.indices] == rows.codes[:, None]
     confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))

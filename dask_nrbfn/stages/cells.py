@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -28,12 +28,12 @@ from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
@@ -60,11 +60,16 @@ from dask_nrbfn.stages.resolve import (
     unsupported_by_cells,
 )
 from dask_nrbfn.stages.search import search_rows
-from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, known
-from dask_nrbfn.stages.validation import DRAWN, calibration_figures, write_draw
+from dask_nrbfn.stages.stage import OVERTIME, HeldOutRecord, Stage, StageJob
+from dask_nrbfn.stages.validation import (
+    calibration_figures,
+    confusion_in,
+    draw_in,
+    write_draw,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import RowWeights
 
 logger = logging.getLogger(__name__)
@@ -73,14 +78,52 @@ logger = logging.getLogger(__name__)
 ROUNDS = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellsRecord(HeldOutRecord):
+    """The number of cells, 1 if a tuning preferred one network, and figures of all cells."""
+
+    n_cells: int
+    n_rows: int
+    # Losses of one network and of drawn cells on the same held-out rows.
+    compared: dict[str, Any] | None = None
+    class_weights: list[float] | None = None
+    n_basis: int | None = None
+    fitting_error: float | None = None
+    spectral_risk: float | None = None
+    training_r2: list[float] | None = None
+
+
+# The arrays of the networks of all cells by their names in a model, which checks them.
+NETWORKS = {
+    name: RunArray(f"cells/{name}", axes, name.replace("_", " "), verified=False)
+    for name, axes in CellNetworks.array_names().items()
+}
+ORIGIN = RunArray("cells/origin", ("target",), "origin of the numeric targets", verified=False)
+TARGET_RANGE = RunArray(
+    "cells/target_range", ("end", "target"), "least and largest targets", verified=False
+)
+CELL_BASIS = RunArray(
+    "cells/basis", ("basis", "feature"), "basis rows of all cells, scaled", verified=False
+)
+CELL_WEIGHTS = RunArray(
+    "cells/weights", ("target", "basis"), "weights of all cells", verified=False
+)
+CELL_ROWS = RunArray("cells/rows", ("basis",), "row number of each basis row", verified=False)
+CELL_SHARES = RunArray(
+    "cells/shares", ("basis",), "share of the weight of the rows nearest to each basis row"
+)
+ALPHAS = RunArray("cells/alphas", ("cell",), "alpha of each cell; NaN if its scores are constant")
+ERRORS = RunArray("cells/errors", ("cell",), "error on the held-out rows of each cell")
+
+
 def read_cell_targets(run: Run, n_targets: int) -> Targets:
     """Return the targets of a run in the form that the moments of all cells use."""
-    return NumberTargets(run.read("cells/origin")) if run.of_numbers else ClassTargets(n_targets)
+    return NumberTargets(ORIGIN.read(run)) if run.of_numbers else ClassTargets(n_targets)
 
 
 def read_tree(run: Run) -> CellTree:
     """Return the tree that cuts the rows of a run."""
-    return CellTree(*(run.read(f"cells/tree_{each.name}") for each in fields(CellTree)))
+    return CellTree(*(NETWORKS[f"tree_{each.name}"].read(run) for each in fields(CellTree)))
 
 
 def _fit_cells(
@@ -117,7 +160,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
         n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
         + try_bytes(n_rows, r)
         + own
-        + beside_bytes(len(STEPS), own)
+        + concurrent_bytes(len(STEPS), own)
         + 6 * 8 * r * p
     )
 
@@ -181,7 +224,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         network,
         n_folds=run.spec.folds,
         n_rounds=ROUNDS if LEARNED in run.begun.scales else 0,
-        each=beside_first(own_bytes),
+        each=concurrent_map(own_bytes),
         threads=blas_threads(),
     )
     if len(network.ridges) == 1 and fitted.solved.is_constant and np.ptp(table.y, axis=0).any():
@@ -211,7 +254,8 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
     if spec.tunes:
         penalty = spec.supported_penalties[0]
         alphas = CELL_ALPHAS if alphas == TuneParams.alphas else alphas
-    return tuple(Ridge(penalty, alpha) for alpha in sorted(alphas, reverse=True))
+    own = Ridge.in_params(spec.params)
+    return tuple(own._replace(penalty=penalty, alpha=each) for each in sorted(alphas, reverse=True))
 
 
 def _judged(
@@ -222,7 +266,7 @@ def _judged(
     targets = own.shifted(of_cell.targets)
     if dataset.of_numbers:
         # As predictions are.
-        scores = np.clip(scores, *own.shifted(run.read("cells/target_range")))
+        scores = np.clip(scores, *own.shifted(TARGET_RANGE.read(run)))
     sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
@@ -351,13 +395,10 @@ _SCRATCH = "cells-"
 _TREE_ROWS, _TREE_ELEMENTS = 100_000, 2**25
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
-    """Divide the table and fit every cell, unless one network does as well in a tuning.
-
-    Returns the number of cells, 1 if the tuning preferred one network, and figures of all cells.
-    """
+def _divide(job: StageJob) -> CellsRecord:
+    """Divide the table and fit every cell, unless one network does as well in a tuning."""
     run, dataset, engine = job.run, job.dataset, job.engine
-    if not run.has("cells/origin"):
+    if not ORIGIN.is_in(run):
         run.drop("cells")
         run_task(engine, _grow, run, dataset, label="cells")
     n_cells, compared, spec = read_tree(run).n_cells, None, run.spec
@@ -366,19 +407,20 @@ def _compute(job: StageJob) -> dict[str, Any]:
         if compared and not compared["gained"]:
             logger.info("cells: one network does as well")
         n_cells = n_cells if compared and compared["gained"] else 1
-    record: dict[str, Any] = {"n_cells": n_cells, "n_rows": run.n_rows, **known(compared=compared)}
+    record = CellsRecord(n_cells=n_cells, n_rows=run.n_rows, compared=compared)
     if spec.tunes and n_cells == 1:
         run.drop(FITS)
-        return record | {"chosen": {"cells": 1}}
+        return replace(record, chosen={"cells": 1})
     if spec.tunes:
-        record["chosen"] = {"cells": n_cells, "penalty": spec.supported_penalties[0]}
+        chosen = {"cells": n_cells, "penalty": spec.supported_penalties[0]}
+        record = replace(record, chosen=chosen)
     # The same units of work as of a comparison that has fitted all cells.
     keeps_scores = compared is not None and n_cells <= _DRAWN
     _fit_cells(job, ROWS, FITS, range(n_cells), range(n_cells), scored=keeps_scores)
     figures = run_task(engine, _collect, run, dataset, n_cells, label="cells")
     logger.info("cells: %s of %d basis rows", plural(n_cells, "cell"), figures["n_basis"])
     class_weights = RowWeights.of(dataset, run.spec.params).to_list()
-    return {**record, "class_weights": class_weights, **figures}
+    return replace(record, class_weights=class_weights, **figures)
 
 
 def cells_basis(params: FitParams, n_rows: int) -> int:
@@ -398,20 +440,19 @@ def _grow(run: Run, dataset: Dataset) -> None:
         most_rows=most * size / run.n_rows,
         most_cells=params.cells if isinstance(params.cells, int) else MOST_CELLS,
     )
-    group = run.group("cells")
     for each in fields(tree):
-        write_array(group, f"tree_{each.name}", getattr(tree, each.name), "node")
+        NETWORKS[f"tree_{each.name}"].write(run, getattr(tree, each.name))
     if dataset.of_numbers:
         target_range = dataset.target_range()
         assert target_range is not None
-        write_array(group, "target_range", target_range, "end", "target")
+        TARGET_RANGE.write(run, target_range)
     origin = np.median(dataset.take_targets(rows), axis=0) if dataset.of_numbers else np.zeros(1)
-    write_array(group, "origin", origin, "target")
+    ORIGIN.write(run, origin)
 
 
 def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     """Store the networks of all cells together; return the figures of all cells."""
-    every, group = range(n_cells), run.group("cells")
+    every = range(n_cells)
     records = [run.part_record(FITS, cell) or {} for cell in every]
 
     def read(name: str) -> list[NDArray[Any]]:
@@ -430,10 +471,9 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         intercepts=solved.intercepts,
         n_rows=np.array([each["n_rows"] for each in records]),
     )
-    stored, names = networks.arrays(), CellNetworks.array_names()
-    for name, dimensions in names.items():
+    for name, values in networks.arrays().items():
         if not name.startswith("tree_"):
-            write_array(group, name, stored[name], *dimensions)
+            NETWORKS[name].write(run, values)
     rows = np.concatenate(read("basis_rows"))
     if dataset.labelled_only:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
@@ -442,12 +482,12 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
     kind = judged_sums(dataset)
     judged = _read_sums(run, FITS, every, kind, "judged")
     errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
-    write_array(group, "basis", basis, "basis", "feature")
-    write_array(group, "weights", solved.weights, "target", "basis")
-    write_array(group, "rows", rows, "basis")
-    write_array(group, "shares", np.concatenate(read("shares")), "basis")
-    write_array(group, "alphas", solved.alphas, "cell")
-    write_array(group, "errors", errors, "cell")
+    CELL_BASIS.write(run, basis)
+    CELL_WEIGHTS.write(run, solved.weights)
+    CELL_ROWS.write(run, rows)
+    CELL_SHARES.write(run, np.concatenate(read("shares")))
+    ALPHAS.write(run, solved.alphas)
+    ERRORS.write(run, errors)
     return {
         "n_basis": sum(sizes),
         "fitting_error": solved.fitting_error,
@@ -464,58 +504,71 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
         r2 = (1.0 - unexplained).tolist()
         return figures | {"training_r2": r2, "residual_sums": sums.to_record(0)}
     assert isinstance(sums, HeldOutSums)
-    write_array(run.group("cells"), "confusion", sums.confusion[0], "class", "label")
+    confusion_in("cells").write(run, sums.confusion[0])
     draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
     write_draw(run, "cells", draw)
     temperature = figures["temperature"]
     return figures | calibration_figures(draw, "squared", temperature=temperature)
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _cells_cost(s: FitSizes) -> StageCost:
     """Return the cost of a task for each cell, which tries widths, learns weights and solves."""
     params, n_cells = s.spec.params, planned_cells(s.spec.params, s.n)
     mean = -(-s.n // n_cells)
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
-    n_folds, learns = s.spec.folds, LEARNED in s.spec.scales
-    n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * ROUNDS * learns
-    # Two more passes: one for the held-out folds, one for all rows.
-    size = trial_size(r)
-    passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
-    passes[r] += 2 * s.n
-    systems = Counter({size: n_cells * n_tried * len(CELL_ALPHAS)})
-    systems[r] += n_cells * (2 * n_folds + 1)
-    row_bytes = s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
+    passes, systems = _work_of_cells(s, n_cells, r)
+    row_bytes = _row_bytes(s)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
-    block = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
-    compared = 0
+    moments_bytes = n_cells * 4 * r**2
+    routing_bytes = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
+    routing_bytes *= 3 * row_bytes + 16 * s.p
+    tree_bytes = min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p
+    comparing_bytes = 0
     if s.spec.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
         n_compared = min(s.n, search_rows(s.n, s.row_values, s.spec) + _DRAWN * most)
         n_left, one = 2 * ALPHAS_NEXT + 1, min(s.r, _MOST_BASIS)
         passes[one] += n_compared
-        systems[one] += n_judged_folds(n_compared, n_folds) * n_left
-        compared = 4 * n_compared * row_bytes
-        compared += tried_bytes(one, s.q, n_held_out=n_folds, n_ridges=n_left)
+        systems[one] += n_judged_folds(n_compared, s.spec.folds) * n_left
+        comparing_bytes = 4 * n_compared * row_bytes
+        comparing_bytes += tried_bytes(one, s.q, n_held_out=s.spec.folds, n_ridges=n_left)
     return StageCost(
         products=sum(n * (size**2 + 2 * s.product_flops(size)) for size, n in passes.items()),
         systems=systems,
         exponentials=2 * sum(n * size for size, n in passes.items()),
         read_bytes=s.rows_bytes + s.n * row_bytes,
-        written_bytes=s.n * row_bytes + 2 * networks_bytes + n_cells * 4 * r**2,
+        written_bytes=s.n * row_bytes + 2 * networks_bytes + moments_bytes,
         held_bytes=s.held(
             cell_bytes(s.dataset, params, most),
-            block * (3 * row_bytes + 16 * s.p),
-            # The tree.
-            min(s.n, _TREE_ROWS, _TREE_ELEMENTS // s.p) * 3 * 8 * s.p,
+            routing_bytes,
+            tree_bytes,
             3 * networks_bytes,
-            compared,
+            comparing_bytes,
         ),
         n_tasks=n_cells,
     )
 
 
-def _check(context: FitContext) -> None:
+def _row_bytes(s: FitSizes) -> int:
+    """Return the bytes of a row with its targets, weight and number."""
+    return s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
+
+
+def _work_of_cells(s: FitSizes, n_cells: int, r: int) -> tuple[Counter[int], Counter[int]]:
+    """Return by size of the basis the rows that are passed, and the systems that are solved."""
+    rounds = ROUNDS if LEARNED in s.spec.scales else 0
+    n_tried = len(STEPS) + (len(STEPS_OF_ROUND) + 1) * rounds
+    size = trial_size(r)
+    passes = Counter({size: n_tried * min(s.n, n_cells * TRIAL_ROWS * size)})
+    systems = Counter({size: n_cells * n_tried * len(CELL_ALPHAS)})
+    # One pass for the held-out folds, one for all rows.
+    passes[r] += 2 * s.n
+    systems[r] += n_cells * (2 * s.spec.folds + 1)
+    return passes, systems
+
+
+def _check_cells(context: FitContext) -> None:
     """Raise ParameterError if several cells do not support the parameters or the rows."""
     params, dataset = context.spec.params, context.dataset
     n_rows = dataset.of_labelled().n_rows
@@ -535,27 +588,38 @@ def _check(context: FitContext) -> None:
             )
 
 
-def _leaves(run: Run) -> tuple[str, ...]:
-    """Return the names of the confusion of classes and of the sums over the rows of every cell."""
-    if not run.has("cells/errors"):
-        return ()
+def _verified_parts(run: Run) -> list[str]:
+    """Return the names of the sums over the rows, and of the solution, of every cell."""
+    if not ERRORS.is_in(run):
+        return []
     names = [*Moments.array_names(), *(f"solved_{name}" for name in SolvedCell._fields)]
     cells = range(CELLS.recorded(run).n_cells)
-    own = ["errors", "alphas", "shares", *(() if run.of_numbers else ("confusion", *DRAWN))]
-    return (
-        *(f"cells/{name}" for name in own),
-        *(name for cell in cells for name in run.part_arrays(FITS, cell, names)),
-    )
+    return [name for cell in cells for name in run.part_arrays(FITS, cell, names)]
 
 
 CELLS = Stage(
     name="cells",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_divide,
+    record=CellsRecord,
+    arrays=(
+        *NETWORKS.values(),
+        ORIGIN,
+        TARGET_RANGE,
+        CELL_BASIS,
+        CELL_WEIGHTS,
+        CELL_ROWS,
+        CELL_SHARES,
+        ALPHAS,
+        ERRORS,
+        confusion_in("cells"),
+        *draw_in("cells"),
+    ),
+    cost=_cells_cost,
+    check=_check_cells,
     wanted=lambda spec: spec.params.asks_for_cells,
     labelled_only=True,
-    leaves=_leaves,
+    read_by_updates=True,
+    verified_parts=_verified_parts,
     scratch=(_SCRATCH,),
     remedy=lambda params: "Give more `cells`, or a smaller `basis_size`",
 )

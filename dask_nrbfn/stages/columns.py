@@ -20,25 +20,24 @@ from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unsee
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
-    Tried,
+    TriedNetwork,
     best_place,
     learned_root,
     try_bytes,
     try_networks,
 )
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
 from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, in_words, known
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import Reading, RowWeights, check_total_weight
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,26 @@ _LEAST_RANGE, _FIRST_ROWS = 1e-146, 100
 _UNLIKE, _UNLIKE_SHARE = 100.0, 0.25
 
 
-def _measure_columns(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ColumnsRecord(StageRecord):
+    """The columns without effect; groups of columns that are scaled together, as start and stop."""
+
+    unseen: list[int]
+    groups: list[list[int]] | None = None
+    # Rows in CSR are not centred.
+    sparse: bool | None = None
+
+
+MEAN = RunArray("columns/mean", ("feature",), "mean of each column", verified=False)
+SQUARED_DEVIATION = RunArray(
+    "columns/squared_deviation",
+    ("feature",),
+    "sum of the squared deviations of each column from its mean",
+    verified=False,
+)
+
+
+def _measure_columns(job: StageJob) -> ColumnsRecord:
     """Store the mean and squared deviation of every column; return columns without effect.
 
     Every chunk is read, so that a missing or damaged chunk, a NaN, an unknown label, and weights
@@ -72,9 +90,8 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
             "float64.",
             "Divide the column by its largest value.",
         )
-    group = run.group("columns")
-    write_array(group, "mean", total.mean, "feature")
-    write_array(group, "squared_deviation", total.squared_deviation, "feature")
+    MEAN.write(run, total.mean)
+    SQUARED_DEVIATION.write(run, total.squared_deviation)
     params, is_table = run.spec.params, dataset.schema is not None and not dataset.is_sparse
     unseen = unseen_columns(params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
@@ -82,8 +99,9 @@ def _measure_columns(job: StageJob) -> dict[str, Any]:
     elif is_table and run.begun.scales == ("none",):
         _warn_of_scales(dataset, total.standard_deviation)
     groups = [] if dataset.schema is None else [[*each] for each in dataset.schema.groups]
-    sparse = dataset.is_sparse or None
-    return {"unseen": unseen.tolist(), **known(groups=groups or None, sparse=sparse)}
+    return ColumnsRecord(
+        unseen=unseen.tolist(), groups=groups or None, sparse=dataset.is_sparse or None
+    )
 
 
 def _check_columns(context: FitContext) -> None:
@@ -151,20 +169,19 @@ def check_classes(classes: NDArray[Any]) -> None:
 
 def read_statistics(run: Run) -> ColumnStatistics:
     """Return the column statistics of all rows, including rows without labels."""
-    return ColumnStatistics(
-        run.attributes["n_rows"], run.read("columns/mean"), run.read("columns/squared_deviation")
-    )
+    return ColumnStatistics(run.attributes["n_rows"], MEAN.read(run), SQUARED_DEVIATION.read(run))
 
 
 def read_scaling(run: Run, scale: str | None = None, *, root: Floats | None = None) -> Scaling:
     """Return a scaling of the columns of a run, by default that of its parameters and its root."""
-    scale, columns = scale or run.spec.params.scale, run.stages["columns"]
-    groups = [(start, stop) for start, stop in columns.get("groups", ())]
-    centred = not columns.get("sparse")
-    scaling = Scaling.from_statistics(scale, read_statistics(run), groups, centred=centred)
+    scale, columns = scale or run.spec.params.scale, COLUMNS.recorded(run)
+    groups = [(start, stop) for start, stop in columns.groups or ()]
+    scaling = Scaling.from_statistics(
+        scale, read_statistics(run), groups, centred=not columns.sparse
+    )
     if scale != LEARNED:
         return scaling
-    return replace(scaling, root=run.read("metric/root") if root is None else root)
+    return replace(scaling, root=ROOT.read(run) if root is None else root)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
@@ -230,7 +247,14 @@ def _columns_cost(s: FitSizes) -> StageCost:
     )
 
 
-COLUMNS = Stage(name="columns", compute=_measure_columns, cost=_columns_cost, check=_check_columns)
+COLUMNS = Stage(
+    name="columns",
+    compute=_measure_columns,
+    record=ColumnsRecord,
+    arrays=(MEAN, SQUARED_DEVIATION),
+    cost=_columns_cost,
+    check=_check_columns,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +306,7 @@ def try_side_by_side(
     *,
     held_out: Sequence[int],
     **options: Any,
-) -> list[Tried]:
+) -> list[TriedNetwork]:
     """Return the result of `try_networks`; some networks are tried at the same time."""
     own = tried_bytes(
         sample.basis.shape[0],
@@ -290,7 +314,7 @@ def try_side_by_side(
         n_held_out=len(held_out),
         n_ridges=max(len(each.ridges) for each in networks),
     )
-    each, threads = beside_first(own), blas_threads()
+    each, threads = concurrent_map(own), blas_threads()
     return try_networks(
         sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
     )
@@ -337,7 +361,23 @@ _STEPS = (0.5, 1.0, 2.0)
 _RECORDED = 20
 
 
-def _learn_weights(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class MetricRecord(StageRecord):
+    """All rounds, the number of the round that is used, and the largest weights by column."""
+
+    rounds: list[dict[str, Any]]
+    kept: int
+    heaviest: dict[str, float]
+    # Why no weights were learned.
+    stopped: str | None = None
+
+
+ROOT = RunArray(
+    "metric/root", ("feature",), "square root of the learned weight of each column", verified=False
+)
+
+
+def _learn_weights(job: StageJob) -> MetricRecord:
     """Store the square roots of the weights of the features; return the rounds and the kept one.
 
     In every round the best network of the sample is found with the weights of the round before,
@@ -358,14 +398,14 @@ def _learn_weights(job: StageJob) -> dict[str, Any]:
     if kept:
         roots = [run.read_part(_ROUNDS, part, "roots") for part in range(len(units))]
         root = np.concatenate(roots)[kept]
-    write_array(run.group("metric"), "root", root, "feature")
+    ROOT.write(run, root)
     heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     n_unused = np.count_nonzero(root**2 <= 2 * LEAST_WEIGHT)
     weights = f"weights of round {kept}, the heaviest {named}; {n_unused} columns without effect"
     equal = f"not learned: {stopped}" if stopped else "not learned: any gain may be chance"
     logger.info("metric: %s", weights if kept else equal)
-    return {"rounds": rounds, "kept": kept, "heaviest": heaviest, **known(stopped=stopped)}
+    return MetricRecord(rounds=rounds, kept=kept, heaviest=heaviest, stopped=stopped)
 
 
 def _kernels_of(spec: Spec) -> list[list[str]]:
@@ -375,7 +415,7 @@ def _kernels_of(spec: Spec) -> list[list[str]]:
     interactions, l1 distances do better at first but learn only three columns. A single round
     learns from Euclidean distances.
     """
-    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.metric_rounds]
+    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.most_rounds]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 
 
@@ -402,7 +442,7 @@ def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
     _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
-    places = np.sort(seen[order[: sample_basis(size, run.spec.params.metric_rounds)]])
+    places = np.sort(seen[order[: sample_basis(size, run.spec.params.most_rounds)]])
     basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
     sample = rows.with_basis(basis, targets, folds, folds[places])
     return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
@@ -428,8 +468,8 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    best: Tried | None = None
-    most = run.spec.params.metric_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
+    best: TriedNetwork | None = None
+    most = run.spec.params.most_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
     for number in range(most):
         if best is not None:
             weights = best.of_folds[0].weights[0]
@@ -460,15 +500,15 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
 def _metric_cost(s: FitSizes) -> StageCost:
     """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
-    r = sample_basis(rows, s.spec.params.metric_rounds)
+    r = sample_basis(rows, s.spec.params.most_rounds)
     learning = _kernels_of(s.spec)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
-    n_rounds = len(learning) * s.spec.params.metric_rounds
+    n_rounds = len(learning) * s.spec.params.most_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
     gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
     own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_RIDGES))
-    trying = try_bytes(rows, r) + own + beside_bytes(max(n_firsts), own)
+    trying = try_bytes(rows, r) + own + concurrent_bytes(max(n_firsts), own)
     return StageCost(
         products=n_tried * rows * (r**2 + 6 * r * s.p) + gradients,
         systems={r: n_tried * len(_RIDGES)},
@@ -496,6 +536,8 @@ def _check_metric(context: FitContext) -> None:
 METRIC = Stage(
     name="metric",
     compute=_learn_weights,
+    record=MetricRecord,
+    arrays=(ROOT,),
     cost=_metric_cost,
     wanted=lambda spec: LEARNED in spec.scales,
     check=_check_metric,

@@ -87,7 +87,7 @@ class FitContext:
             layout=run.layout,
             labelled_layout=run.of_labelled().layout,
             search=NeighborSearch(**run.decisions["neighbors"]),
-            found_basis=run.stages["basis"]["n_basis"] if "basis" in run.stages else None,
+            found_basis=run.stages.get("basis", {}).get("n_basis"),
         )
 
     @cached_property
@@ -181,7 +181,7 @@ class FitSizes:
             K=dataset.n_classes,
             q=dataset.n_targets,
             r=context.n_basis,
-            k=spec.params.n_neighbors,
+            k=spec.params.k,
             row_values=row_values,
             width=dataset.row_width,
             process_bytes=max(

@@ -15,35 +15,42 @@ from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import with_neighbors
-from dask_nrbfn.stages.cells import CELLS, cells_basis
+from dask_nrbfn.stages.basis import BASIS_VALUES
+from dask_nrbfn.stages.cells import (
+    CELL_BASIS,
+    CELL_WEIGHTS,
+    CELLS,
+    NETWORKS,
+    ORIGIN,
+    cells_basis,
+)
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.moments import WIDTH, read_features
-from dask_nrbfn.stages.refine import is_refined
-from dask_nrbfn.stages.stage import Stage, StageJob
-from dask_nrbfn.stages.weights import WEIGHTS, read_places
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.moments import COEFFICIENTS, WIDTH, read_features
+from dask_nrbfn.stages.refine import REFINED_VALUES, is_refined
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
+from dask_nrbfn.stages.weights import INTERCEPT, WEIGHT_VALUES, WEIGHTS, read_places
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
-from dask_nrbfn.storage.run import Run, model_name
+from dask_nrbfn.storage.run import Run, RunArray, model_name
 
 
-def _compute(write: Callable[[Run, Dataset], None], job: StageJob) -> dict[str, Any]:
+def _store_model(write: Callable[[Run, Dataset], None], job: StageJob) -> StageRecord:
     """Store the model, which has all figures, in a task that runs `write`."""
     run_task(job.engine, write, job.run, job.dataset, label="model")
-    return {}
+    return StageRecord()
 
 
-def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
+def check_model(run: Run, engine: Engine, arrays: list[str]) -> None:
     """Raise DamagedResultError if the model or the named arrays of a run cannot be read."""
-    run_task(engine, _read_results, run, leaves, label="model")
+    run_task(engine, _read_results, run, arrays, label="model")
 
 
-def _read_results(run: Run, leaves: list[str]) -> None:
+def _read_results(run: Run, arrays: list[str]) -> None:
     searched = with_neighbors(run)
-    for name in leaves:
+    for name in arrays:
         of_rows = run.array(name).shape[0] == searched.n_rows
         for start, stop in searched.layout.spans if of_rows else [(0, None)]:
             searched.read(name, start, stop)
@@ -63,40 +70,40 @@ def read_model(run: Run, place: str) -> Model:
 
 def _write_model(run: Run, dataset: Dataset) -> None:
     of_cells = run.spec.is_of_cells
-    record = (CELLS if of_cells else WEIGHTS).recorded(run)
-    intercept = "cells/origin" if of_cells else "weights/intercept"
+    intercept = ORIGIN if of_cells else INTERCEPT
+    record = run.stages[CELLS.name if of_cells else WEIGHTS.name]
     model = Model(
         **(_of_cells if of_cells else _of_one_network)(run),
         **_of_dataset(run, dataset),
         classes=dataset.classes,
         target_names=dataset.target_names,
         target_range=dataset.target_range(),
-        intercept=run.read(intercept) if dataset.of_numbers else None,
-        fitting_error=record.fitting_error,
-        spectral_risk=record.spectral_risk,
+        intercept=intercept.read(run) if dataset.of_numbers else None,
+        fitting_error=record["fitting_error"],
+        spectral_risk=record["spectral_risk"],
         calibration=Calibration.of(judged_record(run.stages)),
     )
     model.write(run.group("model"))
 
 
 def _of_cells(run: Run) -> dict[str, Any]:
-    names = CellNetworks.array_names()
-    cells = CellNetworks.from_arrays({name: run.read(f"cells/{name}") for name in names})
+    cells = CellNetworks.from_arrays({name: each.read(run) for name, each in NETWORKS.items()})
     return {
-        "basis": run.read("cells/basis"),
+        "basis": CELL_BASIS.read(run),
         "width": float(np.median(cells.widths)),
-        "weights": run.read("cells/weights"),
+        "weights": CELL_WEIGHTS.read(run),
         "cells": cells,
     }
 
 
 def _of_one_network(run: Run) -> dict[str, Any]:
-    places, basis = read_places(run), read_scaling(run).apply(run.read("basis/values"))
+    places, basis = read_places(run), read_scaling(run).apply(BASIS_VALUES.read(run))
+    weights = REFINED_VALUES if is_refined(run.spec.params) else WEIGHT_VALUES
     return {
         "basis": basis if places is None else basis[places],
         "places": places,
         "width": WIDTH.recorded(run).width,
-        "weights": run.read(f"{'refine' if is_refined(run.spec.params) else 'weights'}/values"),
+        "weights": weights.read(run),
     }
 
 
@@ -111,7 +118,7 @@ def _of_dataset(run: Run, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _model_cost(s: FitSizes) -> StageCost:
     r = cells_basis(s.spec.params, s.n) if s.spec.is_of_cells else s.r
     n_bytes = s.stored_basis_bytes(r) + 8 * r * s.q
     return StageCost(
@@ -120,30 +127,38 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 MODEL = Stage(
-    name="model", compute=partial(_compute, _write_model), cost=_cost, grows_with_basis=True
+    name="model",
+    compute=partial(_store_model, _write_model),
+    record=StageRecord,
+    cost=_model_cost,
+    grows_with_basis=True,
 )
 
 # Maximum number of rows whose coordinates the run keeps: enough for a scatter plot.
 _SAMPLED_ROWS = 2000
+
+COORDINATES = RunArray("model/sample/coordinates", ("row", "component"), "coordinates of some rows")
+SAMPLED_TARGETS = RunArray("model/sample/targets", ("row", "target"), "numeric targets of the rows")
+SAMPLED_CODES = RunArray("model/sample/codes", ("row",), "class codes of the rows")
+SAMPLED_CLASSES = RunArray("model/sample/classes", ("class",), "names of the classes")
 
 
 def _write_embedding(run: Run, dataset: Dataset) -> None:
     """Store the model and the coordinates of a sample of rows."""
     model = _embedding_of(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
-    group = run.group("model/sample")
-    write_array(group, "coordinates", model.scores(dataset.take(rows)), "row", "component")
+    COORDINATES.write(run, model.scores(dataset.take(rows)))
     if dataset.of_numbers:
-        write_array(group, "targets", dataset.take_targets(rows), "row", "target")
+        SAMPLED_TARGETS.write(run, dataset.take_targets(rows))
     elif dataset.y is not None:
-        write_array(group, "targets", dataset.take_targets(rows), "row")
-        write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
+        SAMPLED_CODES.write(run, dataset.take_targets(rows))
+        SAMPLED_CLASSES.write(run, np.array(dataset.classes.tolist(), dtype=np.str_))
     model.write(run.group("model"))
 
 
 def _embedding_of(run: Run, dataset: Dataset) -> Model:
     """Return the model whose scores are all eigenfunctions except the constant one."""
-    weights, size = run.read("components/coefficients")[:, 1:].T, run.spec.params.components
+    weights, size = COEFFICIENTS.read(run)[:, 1:].T, run.spec.params.components
     if len(weights) < (size or 0):
         lower = f"Set `components` to at most {len(weights)}, or give" if len(weights) else "Give"
         raise ParameterError(
@@ -175,14 +190,9 @@ def _embedding_cost(s: FitSizes) -> StageCost:
     )
 
 
-def _embedding_leaves(run: Run) -> tuple[str, ...]:
-    names = (f"model/sample/{name}" for name in ("coordinates", "targets", "classes"))
-    return tuple(name for name in names if name.endswith("coordinates") or run.has(name))
-
-
 EMBEDDED = replace(
     MODEL,
-    compute=partial(_compute, _write_embedding),
+    compute=partial(_store_model, _write_embedding),
+    arrays=(COORDINATES, SAMPLED_TARGETS, SAMPLED_CODES, SAMPLED_CLASSES),
     cost=_embedding_cost,
-    leaves=_embedding_leaves,
 )

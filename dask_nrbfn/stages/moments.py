@@ -2,11 +2,12 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
 from dask_nrbfn.numeric.device import array_module, check_sums_fit
@@ -20,10 +21,17 @@ from dask_nrbfn.numeric.eigenfunctions import (
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, locality_bytes, neighbor_shares
-from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.moments import (
+    Moments,
+    MomentSums,
+    check_moments,
+    packed_size,
+    unpack_gram,
+)
+from dask_nrbfn.numeric.penalties import RidgeTerms, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
-from dask_nrbfn.numeric.ridge import Locality, RidgeSystem
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge_path import directions_among
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
@@ -31,16 +39,15 @@ from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import check_neighbors
-from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.basis import BASIS, BASIS_VALUES
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.neighbors import MAX_TARGETS, search_rows_exactly
-from dask_nrbfn.stages.stage import Stage, StageJob, known
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
@@ -49,7 +56,22 @@ logger = logging.getLogger(__name__)
 _ORIGIN_ROWS = 101
 
 
-def _measure(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class WidthRecord(StageRecord):
+    """The kernel width, and how rows that are added later are weighted and centred."""
+
+    width: float
+    mean_distance: float
+    class_weights: list[float] | None = None
+    target_origin: list[float] | None = None
+
+
+SHARES = RunArray(
+    "width/shares", ("basis",), "share of the weight of the rows nearest to each basis row"
+)
+
+
+def _measure_width(job: StageJob) -> WidthRecord:
     """Return the width: the mean distance (hu-nrbfn, Algorithm 2, step 5) times `width_factor`."""
     run, dataset = job.run, job.dataset
     reduction = Reduction("width", _WidthPass, {"": _WidthSums}, run.layout)
@@ -70,7 +92,7 @@ def _measure(job: StageJob) -> dict[str, Any]:
             "Multiply X by a large number, such as 1e100.",
         )
     if _has_shares(run):
-        write_array(run.group("width"), "shares", sums.clusters / record.weight, "basis")
+        SHARES.write(run, sums.clusters / record.weight)
     logger.info("width: %.6g", width)
     # Updates weigh and centre later rows like these.
     class_weights = RowWeights.of(dataset, run.spec.params).to_list()
@@ -80,19 +102,19 @@ def _measure(job: StageJob) -> dict[str, Any]:
         labelled = dataset.of_labelled()
         rows = np.unique(np.linspace(0, labelled.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
         origin = np.median(labelled.take_targets(rows), axis=0).tolist()
-    return {
-        "width": width,
-        "mean_distance": mean_distance,
-        "class_weights": class_weights,
-        **known(target_origin=origin),
-    }
+    return WidthRecord(
+        width=width,
+        mean_distance=mean_distance,
+        class_weights=class_weights,
+        target_origin=origin,
+    )
 
 
 def read_features(run: Run) -> RadialFeatures:
     """Return the radial basis functions of a run whose width is known."""
     scaling, params = read_scaling(run), run.spec.params
     return RadialFeatures.from_basis(
-        scaling.apply(run.read("basis/values")),
+        scaling.apply(BASIS_VALUES.read(run)),
         WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
@@ -105,14 +127,9 @@ def _has_shares(run: Run) -> bool:
     return any(penalty_named(name).needs_shares for name in run.spec.supported_penalties)
 
 
-def read_shares(run: Run) -> Floats | None:
-    """Return the weight share of the rows nearest to each basis row, (r,); None if not needed."""
-    return run.read("width/shares") if _has_shares(run) else None
-
-
 def read_targets(run: Run, n_targets: int) -> Targets:
     """Return the targets of a run whose width is known."""
-    origin = run.stages["width"].get("target_origin")
+    origin = WIDTH.recorded(run).target_origin
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
 
@@ -130,7 +147,7 @@ class _WidthPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         scaling = read_scaling(run)
-        scaled = float_rows(scaling.apply(run.read("basis/values")))
+        scaled = float_rows(scaling.apply(BASIS_VALUES.read(run)))
         basis, own = placed(scaled, scaling)
         n_basis, xp = basis.shape[0], array_module(basis)
         self.reading = Reading(
@@ -183,35 +200,48 @@ def _check_class_weight(context: FitContext) -> None:
 
 WIDTH = Stage(
     name="width",
-    compute=_measure,
+    compute=_measure_width,
+    record=WidthRecord,
+    arrays=(SHARES,),
     cost=_width_cost,
     check=_check_class_weight,
     grows_with_basis=True,
-    leaves=lambda run: ("width/shares",) if _has_shares(run) else (),
+    read_by_updates=True,
 )
 
 
-def _find_components(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ComponentsRecord(StageRecord):
+    """The number of stored eigenfunctions, and the least of their eigenvalues."""
+
+    n_components: int
+    least_eigenvalue: float
+
+
+COEFFICIENTS = RunArray(
+    "components/coefficients", ("basis", "component"), "coefficients of the eigenfunctions"
+)
+EIGENVALUES = RunArray("components/eigenvalues", ("component",), "their eigenvalues, descending")
+
+
+def _find_components(job: StageJob) -> ComponentsRecord:
     """Store the eigenfunctions; return their number and the least eigenvalue of these."""
     record = run_task(job.engine, _solve_components, job.run, label="components")
-    asked, found = most_components(job.run), record["n_components"]
-    logger.info("components: %d, eigenvalues down to %.3g", found, record["least_eigenvalue"])
-    if found < asked:
+    most, found = most_components(job.run), record.n_components
+    logger.info("components: %d, eigenvalues down to %.3g", found, record.least_eigenvalue)
+    if found < most:
         few = "components: %d are requested, but only %d have an eigenvalue above %g"
-        logger.warning(few, asked, found, LEAST_EIGENVALUE)
+        logger.warning(few, most, found, LEAST_EIGENVALUE)
     return record
 
 
-def _solve_components(run: Run) -> dict[str, Any]:
+def _solve_components(run: Run) -> ComponentsRecord:
     found = eigenfunctions(read_features(run), most_components(run))
-    group = run.group("components")
-    # Float64 (r, J), those of all eigenfunctions.
-    write_array(group, "coefficients", found.coefficients, "basis", "component")
-    write_array(group, "eigenvalues", found.eigenvalues, "component")
-    return {
-        "n_components": len(found.eigenvalues),
-        "least_eigenvalue": float(found.eigenvalues[-1]),
-    }
+    COEFFICIENTS.write(run, found.coefficients)
+    EIGENVALUES.write(run, found.eigenvalues)
+    return ComponentsRecord(
+        n_components=len(found.eigenvalues), least_eigenvalue=float(found.eigenvalues[-1])
+    )
 
 
 def most_components(run: Run) -> int:
@@ -269,27 +299,51 @@ def _check_components(context: FitContext) -> None:
 COMPONENTS = Stage(
     name="components",
     compute=_find_components,
+    record=ComponentsRecord,
+    arrays=(COEFFICIENTS, EIGENVALUES),
     cost=_components_cost,
     check=_check_components,
     wanted=lambda spec: spec.components != (None,),
     grows_with_basis=True,
-    leaves=lambda run: ("components/coefficients", "components/eigenvalues"),
+    read_by_updates=True,
 )
 
 
-_DIMENSIONS = {
-    "packed_gram": ("packed",),
-    "products": ("target", "basis"),
-    "target_products": ("target", "other_target"),
-}
+@dataclass(frozen=True, kw_only=True)
+class MomentsRecord(StageRecord):
+    """The number of summed rows, and the sum of their weights."""
+
+    rows: int
+    weight: float
 
 
-def _sum_moments(job: StageJob) -> dict[str, Any]:
+def moments_arrays(place: str, suffix: str = "") -> tuple[RunArray, RunArray, RunArray]:
+    """Return the arrays of `Moments` in a group of a run, in the order of the fields."""
+    return (
+        RunArray(
+            f"{place}/packed_gram{suffix}",
+            ("packed",),
+            "upper triangle of the products of activations, row by row",
+        ),
+        RunArray(
+            f"{place}/products{suffix}",
+            ("target", "basis"),
+            "products of 1 and of each target with the activations",
+        ),
+        RunArray(
+            f"{place}/target_products{suffix}",
+            ("target", "other_target"),
+            "products of 1 and of each target with each other",
+        ),
+    )
+
+
+def _sum_moments(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold; return rows and weight."""
     kinds = dict.fromkeys(_suffixes(job.run.spec.n_sums), Moments)
     reduction = Reduction("moments", _begin_moments, kinds, job.run.layout, finish=_finish_moments)
     record = reduce_parts(job.run, job.dataset, job.engine, reduction)
-    return {"rows": record.rows, "weight": record.weight}
+    return MomentsRecord(rows=record.rows, weight=record.weight)
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
@@ -409,14 +463,14 @@ def _suffixes(n_folds: int) -> Sequence[str]:
 
 def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
     """Store moments."""
-    group = run.group(place)
-    for name, dimensions in _DIMENSIONS.items():
-        write_array(group, name + suffix, getattr(moments, name), *dimensions)
+    values = moments.packed_gram, moments.products, moments.target_products
+    for array, own in zip(moments_arrays(place, suffix), values, strict=True):
+        array.write(run, own)
 
 
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return the moments that are stored in the group `place` of a run."""
-    return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
+    return Moments(*(array.read(run) for array in moments_arrays(place, suffix)))
 
 
 def _moments_cost(s: FitSizes) -> StageCost:
@@ -438,10 +492,11 @@ def _moments_cost(s: FitSizes) -> StageCost:
 MOMENTS = Stage(
     name="moments",
     compute=_sum_moments,
+    record=MomentsRecord,
+    arrays=moments_arrays("moments"),
     cost=_moments_cost,
     labelled_only=True,
     grows_with_basis=True,
-    leaves=lambda run: tuple(f"moments/{name}" for name in _DIMENSIONS),
 )
 
 
@@ -457,9 +512,30 @@ _PART_ROWS, _PART_ELEMENTS = 1024, 2**25
 _LOCALITY_SUMS = "locality-sums"
 
 
-def _sum_locality(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class LocalityRecord(StageRecord):
+    """The numbers of drawn rows, of those with a neighbour of their own kind, and of pairs."""
+
+    n_drawn: int
+    n_bound: int
+    n_pairs: int
+
+
+PACKED_LOCALITY = RunArray(
+    "locality/packed", ("packed",), "upper triangle of the matrix R of the penalty, row by row"
+)
+DRAWN_ROWS = RunArray("locality/rows", ("target",), "drawn rows", verified=False)
+DRAWN_NEIGHBORS = RunArray(
+    "locality/indices", ("target", "neighbor"), "neighbours of the drawn rows", verified=False
+)
+DRAWN_DISTANCES = RunArray(
+    "locality/distances", ("target", "neighbor"), "their distances", verified=False
+)
+
+
+def _sum_locality(job: StageJob) -> LocalityRecord:
     """Sum and store R over drawn rows and their neighbours among all rows; return their numbers."""
-    run, dataset, k = job.run, job.dataset, job.run.spec.params.n_neighbors
+    run, dataset, k = job.run, job.dataset, job.run.spec.params.k
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
     rng = np.random.default_rng([run.spec.params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
@@ -470,29 +546,38 @@ def _sum_locality(job: StageJob) -> dict[str, Any]:
     reduce_parts(run, dataset, job.engine, reduction)
     record = run_task(job.engine, _store_sum, run, reduction, label="locality")
     logger.log(
-        logging.INFO if record["n_bound"] else logging.WARNING,
-        "locality: %(n_bound)d of %(n_drawn)d drawn rows have neighbours of their own kind, "
-        "%(n_pairs)d in all",
-        record,
+        logging.INFO if record.n_bound else logging.WARNING,
+        "locality: %d of %d drawn rows have neighbours of their own kind, %d in all",
+        record.n_bound,
+        record.n_drawn,
+        record.n_pairs,
     )
     return record
 
 
-def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return the locality term of the ridge of a run; None without a strength."""
-    if not strength:
-        return None
-    total = LocalitySum(run.read("locality/packed"), 0, 0)
-    return Locality(strength, total.matrix(BASIS.recorded(run).n_basis))
+def ridge_terms(run: Run, features: Callable[[], RadialFeatures] | None = None) -> RidgeTerms:
+    """Return the terms of the ridges of a run; `features` returns those of its network."""
+
+    def directions(kept: NDArray[np.bool_]) -> Floats:
+        if kept.all():
+            return COEFFICIENTS.read(run)
+        return directions_among(read_features(run), kept, most_components(run))
+
+    return RidgeTerms(
+        features=features or partial(read_features, run),
+        shares=lambda: SHARES.read(run),
+        locality=lambda: unpack_gram(PACKED_LOCALITY.read(run), BASIS.recorded(run).n_basis),
+        directions=directions,
+    )
 
 
 class _LocalityPass(RowPass):
     """The sum over some of the drawn rows, which are read with their neighbours."""
 
     def __init__(self, run: Run, dataset: Dataset, first: int, last: int) -> None:
-        drawn, indices, distances = (
-            run.read(f"locality/{name}", first, last) for name in ("rows", "indices", "distances")
-        )
+        drawn = DRAWN_ROWS.read(run, first, last)
+        indices = DRAWN_NEIGHBORS.read(run, first, last)
+        distances = DRAWN_DISTANCES.read(run, first, last)
         numbers, places = np.unique(np.column_stack([drawn, indices]), return_inverse=True)
         places = places.reshape(len(drawn), -1)
         classes = {}
@@ -514,12 +599,13 @@ class _LocalityPass(RowPass):
         return {"": self._sums.sum()}
 
 
-def _store_sum(run: Run, reduction: Reduction) -> dict[str, int]:
+def _store_sum(run: Run, reduction: Reduction) -> LocalityRecord:
     """Store the sum over all drawn rows."""
     total: LocalitySum = read_total(run, reduction)
-    write_array(run.group("locality"), "packed", total.packed, "packed")
-    n_drawn = reduction.layout.n_rows
-    return {"n_drawn": n_drawn, "n_bound": total.n_bound, "n_pairs": total.n_pairs}
+    PACKED_LOCALITY.write(run, total.packed)
+    return LocalityRecord(
+        n_drawn=reduction.layout.n_rows, n_bound=total.n_bound, n_pairs=total.n_pairs
+    )
 
 
 def _n_drawn(n_rows: int, n_basis: int) -> int:
@@ -558,9 +644,12 @@ def _locality_cost(s: FitSizes) -> StageCost:
 LOCALITY = Stage(
     name="locality",
     compute=_sum_locality,
+    record=LocalityRecord,
+    arrays=(PACKED_LOCALITY, DRAWN_ROWS, DRAWN_NEIGHBORS, DRAWN_DISTANCES),
     cost=_locality_cost,
-    check=lambda of: check_neighbors(of.spec.params.n_neighbors, of.dataset, labelled_only=False),
+    check=lambda of: check_neighbors(of.spec.params.k, of.dataset, labelled_only=False),
     wanted=lambda spec: any(spec.localities),
     grows_with_basis=True,
+    read_by_updates=True,
     scratch=(_LOCALITY_SUMS,),
 )

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,26 @@ from dask_nrbfn.neighbors.plan import NeighborSearch, search_dtype
 from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, RowPool, choose_candidates
 from dask_nrbfn.numeric.device import active_gpu
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
-from dask_nrbfn.numeric.rows import Rows, canonical, gathered, is_sparse
+from dask_nrbfn.numeric.rows import Rows, canonical, gathered, is_csr
 from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages import bases
-from dask_nrbfn.stages.bases import LIST_BYTES, search_block_rows, with_neighbors
+from dask_nrbfn.stages.bases import (
+    CANDIDATE_HASHES,
+    CANDIDATE_ROWS,
+    LIST_BYTES,
+    search_block_rows,
+    with_neighbors,
+)
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
 from dask_nrbfn.stages.context import FitContext, FitSizes, worker_bytes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.stage import Stage, StageJob, known
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +61,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
         centre = read_statistics(run).exact_centre()
 
     def place(X: Rows) -> Rows:
-        rows = scaling.apply(X) if is_sparse(X) else scaling.apply(X) - centre
+        rows = scaling.apply(X) if is_csr(X) else scaling.apply(X) - centre
         try:
             with np.errstate(over="raise"):
                 rows = rows.astype(dtype, copy=False)
@@ -65,7 +71,7 @@ def _search_space(run: Run, dataset: Dataset) -> Callable[[Rows], Rows]:
                 "Give `scale`=standard, in a new fit.",
             ) from None
         # Values that become 0 in single precision are not stored.
-        return canonical(rows) if is_sparse(rows) else rows
+        return canonical(rows) if is_csr(rows) else rows
 
     return place
 
@@ -102,7 +108,7 @@ def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     values = _search_space(run, dataset)(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
     # A distance within which each target has k other targets, which limits its search.
-    k, within = run.spec.params.n_neighbors, np.full(values.shape[0], np.inf)
+    k, within = run.spec.params.k, np.full(values.shape[0], np.inf)
     some = values[:: max(1, -(-values.shape[0] // LIMITING_ROWS))]
     if some.shape[0] > k:
         within = nearest_rows(some, values, count=k + 1, threads=blas_threads()).distances[:, -1]
@@ -114,7 +120,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     numbers, targets, within = (
         run.read(f"{stage}/{name}") for name in ("rows", "values", "within")
     )
-    k, n_targets = run.spec.params.n_neighbors, len(numbers)
+    k, n_targets = run.spec.params.k, len(numbers)
     best = Neighbors(np.empty((n_targets, 0), np.int64), np.empty((n_targets, 0)))
     size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     if active_gpu() is not None:
@@ -133,7 +139,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
 
 
 def _merge_spans(run: Run, stage: str, into: str) -> float:
-    k, best = run.spec.params.n_neighbors, None
+    k, best = run.spec.params.k, None
     for index in range(len(run.layout.spans)):
         part = Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
         best = part if best is None else merge_neighbors([best, part], n_neighbors=k)
@@ -156,22 +162,45 @@ def _store_repaired(run: Run) -> None:
             run.write_rows(f"neighbors/{name}", int(start), chunk)
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class NeighborsRecord(StageRecord):
+    """The search, and the mean distance between a row and its neighbours."""
+
+    method: str
+    n_partitions: int
+    threads: int
+    n_candidates: int | None = None
+    mean_distance: float
+    # Of partitions: rows of the largest, and rows that were searched again among all rows.
+    largest_partition: int | None = None
+    n_repaired: int | None = None
+
+
+INDICES = RunArray(
+    "neighbors/indices", ("row", "neighbor"), "nearest rows of each searched row", verified=False
+)
+DISTANCES = RunArray(
+    "neighbors/distances", ("row", "neighbor"), "distances of the nearest rows", verified=False
+)
+
+
+def _find_neighbors(job: StageJob) -> NeighborsRecord:
     """Store the neighbours of every row or candidate; return the search and the mean distance."""
     run, dataset = job.run, job.dataset
     search = NeighborSearch(**run.decisions["neighbors"])
     partitions = plural(search.n_partitions, "partition")
     logger.info("neighbors: %s search, %s", search.method, partitions)
-    k, n_searched = run.spec.params.n_neighbors, search.n_candidates or run.n_rows
+    k, n_searched = run.spec.params.k, search.n_candidates or run.n_rows
+    found: dict[str, Any]
     if search.n_candidates is None:
-        run.require_row_array("neighbors/indices", np.int64, k)
-        run.require_row_array("neighbors/distances", np.float64, k)
+        run.require_row_array(INDICES.name, np.int64, k)
+        run.require_row_array(DISTANCES.name, np.float64, k)
     if search.n_candidates is not None:
         layout = PartLayout.of(search.n_candidates, run.spec.params.n_parts)
         run.decide(bases.CANDIDATES, asdict(layout))
-        if not all(map(run.has, ("neighbors/rows", "neighbors/hashes"))):
-            run_task(job.engine, _draw, run, dataset, label="neighbors")
-        rows = run.read("neighbors/rows")
+        if not (CANDIDATE_ROWS.is_in(run) and CANDIDATE_HASHES.is_in(run)):
+            run_task(job.engine, _draw_candidates, run, dataset, label="neighbors")
+        rows = CANDIDATE_ROWS.read(run)
         found = {"distance_sum": search_rows_exactly(job, "candidates", rows, into="neighbors")}
     elif search.n_partitions > 1:
         found = _search_in_partitions(job, search)
@@ -182,7 +211,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         found = run_task(job.engine, _search_all, run, dataset, label="neighbors")
     mean_distance = found.pop("distance_sum") / (n_searched * k)
     _check_precision(run, dataset, search.method, mean_distance)
-    return {**known(**asdict(search)), **found, "mean_distance": mean_distance}
+    return NeighborsRecord(**asdict(search) | found, mean_distance=mean_distance)
 
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
@@ -211,16 +240,15 @@ def _rows_by_number(run: Run, dataset: Dataset) -> Iterator[RowPool]:
         yield RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
-def _draw(run: Run, dataset: Dataset) -> None:
+def _draw_candidates(run: Run, dataset: Dataset) -> None:
     """Draw candidates; store their row numbers and the hashes of their values."""
     size = with_neighbors(run).n_rows
     pool = bases.pool_of(_rows_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
     drawn = choose_candidates(pool, size=size)
     hashes = hash_rows(dataset.take(drawn), seed=run.spec.params.random_state)
     bases.check_distinct(run, len(np.unique(hashes)))
-    group = run.group("neighbors")
-    write_array(group, "rows", drawn, "candidate")
-    write_array(group, "hashes", hashes, "candidate")
+    CANDIDATE_ROWS.write(run, drawn)
+    CANDIDATE_HASHES.write(run, hashes)
 
 
 def plan_search(context: FitContext) -> NeighborSearch:
@@ -248,12 +276,12 @@ def plan_search(context: FitContext) -> NeighborSearch:
 
 def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int:
     """Return the bytes of a worker that searches, without those of the searched rows."""
-    buffers = buffer_bytes(dataset.row_width, params.n_neighbors, threads=threads)
+    buffers = buffer_bytes(dataset.row_width, params.k, threads=threads)
     return worker_bytes(method) + dataset.reading_bytes + buffers
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows, k = _all_rows(run, dataset), run.spec.params.n_neighbors
+    rows, k = _all_rows(run, dataset), run.spec.params.k
     found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k, threads=blas_threads())
     return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
@@ -270,8 +298,8 @@ def _search_all(run: Run, dataset: Dataset) -> dict[str, Any]:
 
 def _store_neighbors(run: Run, start: int, neighbors: Neighbors) -> float:
     """Store the neighbours of consecutive rows; return the sum of their distances."""
-    run.write_rows("neighbors/indices", start, neighbors.indices)
-    run.write_rows("neighbors/distances", start, neighbors.distances)
+    run.write_rows(INDICES.name, start, neighbors.indices)
+    run.write_rows(DISTANCES.name, start, neighbors.distances)
     return float(neighbors.distances.sum())
 
 
@@ -323,7 +351,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
 def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
     """Search rows with fewer than k neighbours in their partitions again, among all rows."""
     if len(rows) > MAX_TARGETS:
-        k = job.run.spec.params.n_neighbors
+        k = job.run.spec.params.k
         raise RecallError(
             f"{len(rows)} rows have fewer than `n_neighbors`={k} other rows in their partitions.",
             "Lower `n_partitions` or raise `overlap`, in a new fit.",
@@ -346,7 +374,7 @@ def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
 
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     params = run.spec.params
-    k, overlap, seed = params.n_neighbors, params.overlap, params.random_state
+    k, overlap, seed = params.k, params.overlap, params.random_state
     size = plan.sample_rows(run.n_rows, dataset.row_width, n_partitions)
     rows = np.sort(np.random.default_rng([seed, 0]).choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset)(dataset.take(rows))
@@ -365,7 +393,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
     rows = _search_space(run, dataset)(block.X)
-    k = run.spec.params.n_neighbors
+    k = run.spec.params.k
     repeats = find_repeats(rows, n_neighbors=k, seed=run.spec.params.random_state)
     partitions = Partitions(*(run.read(f"partitions/{name}") for name in _PLACES))
     searched = np.flatnonzero(repeats.searched)
@@ -408,7 +436,7 @@ def _search_partition(run: Run, dataset: Dataset, partition: int) -> PartResult:
 def _search_rows(rows: Rows, run: Run) -> Neighbors:
     """Return the k nearest other rows, or all other rows if there are fewer."""
     n_rows, search = rows.shape[0], NeighborSearch(**run.decisions["neighbors"])
-    k = min(run.spec.params.n_neighbors, n_rows - 1)
+    k = min(run.spec.params.k, n_rows - 1)
     if k < 1:
         return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
     if search.method == "approximate" and n_rows >= _MIN_APPROXIMATE_ROWS:
@@ -421,7 +449,7 @@ def _search_rows(rows: Rows, run: Run) -> Neighbors:
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Merge the candidates of every row of a span, block by block."""
     counts = run.read("partitions/counts")
-    k = run.spec.params.n_neighbors
+    k = run.spec.params.k
     distance_sums, incomplete = [], []
     for index, (first, last) in enumerate(_blocks(run, dataset)):
         if not start <= first < stop:
@@ -442,7 +470,7 @@ def _candidates_of_block(
 ) -> Neighbors:
     """Return all neighbours found for the rows of a block, list after list."""
     before, n_lists = counts[:index].sum(axis=0), bases.most_lists(run.spec.params.overlap)
-    indices = np.full((n_rows, n_lists, run.spec.params.n_neighbors), MISSING)
+    indices = np.full((n_rows, n_lists, run.spec.params.k), MISSING)
     distances = np.full(indices.shape, np.inf)
     # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - start
@@ -470,7 +498,7 @@ def _candidates_of_block(
     return Neighbors(indices.reshape(n_rows, -1), distances.reshape(n_rows, -1))
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _search_cost(s: FitSizes) -> StageCost:
     if s.search.n_candidates is not None:
         return _cost_of_candidates(s, s.search.n_candidates)
     exact, n_partitions = s.search.method == "exact", s.search.n_partitions
@@ -534,7 +562,7 @@ def _remedy(params: FitParams) -> str:
     return "Lower `n_neighbors` or `candidates`"
 
 
-def _check(context: FitContext) -> None:
+def _check_search(context: FitContext) -> None:
     """Raise ParameterError if the rows have no classes, or if there are too few rows."""
     dataset = context.dataset
     has = "the targets are numbers" if dataset.of_numbers else f"{dataset.location} has no labels"
@@ -542,14 +570,16 @@ def _check(context: FitContext) -> None:
         raise ParameterError(
             f"{context.basis_option} needs class labels, but {has}.", "Give kmeans or random."
         )
-    bases.check_neighbors(context.spec.params.n_neighbors, dataset, labelled_only=True)
+    bases.check_neighbors(context.spec.params.k, dataset, labelled_only=True)
 
 
 NEIGHBORS = Stage(
     name="neighbors",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_find_neighbors,
+    record=NeighborsRecord,
+    arrays=(INDICES, DISTANCES, CANDIDATE_ROWS, CANDIDATE_HASHES),
+    cost=_search_cost,
+    check=_check_search,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,
     remedy=_remedy,
@@ -562,19 +592,34 @@ NEIGHBORS = Stage(
 AUDITED_ROWS = 1000
 
 
-def _audit(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RecallRecord(StageRecord):
+    """The share of true neighbours that was found for `n_audited` rows, and its standard error."""
+
+    recall: float
+    recall_standard_error: float
+    n_audited: int
+
+
+AUDITED = RunArray("recall/rows", ("target",), "drawn rows", verified=False)
+TRUE_DISTANCES = RunArray(
+    "recall/distances", ("target", "neighbor"), "distances of their true neighbours", verified=False
+)
+
+
+def _audit(job: StageJob) -> RecallRecord:
     """Return the recall on 1,000 rows, its standard error and the number of rows."""
     run, search = job.run, NeighborSearch(**job.run.decisions["neighbors"])
     if search.method == "exact" and search.n_partitions == 1:
         # By construction.
-        return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
+        return RecallRecord(recall=1.0, recall_standard_error=0.0, n_audited=0)
     n_audited = min(run.n_rows, AUDITED_ROWS)
     rng = np.random.default_rng([run.spec.params.random_state, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
     search_rows_exactly(job, "recall", rows)
     recall, error = run_task(job.engine, _compare, run, label="recall")
     logger.info("recall: %.4f +- %.4f", recall, error)
-    return {"recall": recall, "recall_standard_error": error, "n_audited": n_audited}
+    return RecallRecord(recall=recall, recall_standard_error=error, n_audited=n_audited)
 
 
 def check_recall(run: Run, min_recall: float) -> None:
@@ -598,8 +643,8 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 
 def _compare(run: Run) -> tuple[float, float]:
-    found = run.take("neighbors/distances", run.read("recall/rows"))
-    return lists.measure_recall(found, run.read("recall/distances"))
+    found = run.take(DISTANCES.name, AUDITED.read(run))
+    return lists.measure_recall(found, TRUE_DISTANCES.read(run))
 
 
 def _recall_cost(s: FitSizes) -> StageCost:
@@ -618,6 +663,8 @@ def _recall_cost(s: FitSizes) -> StageCost:
 RECALL = Stage(
     name="recall",
     compute=_audit,
+    record=RecallRecord,
+    arrays=(AUDITED, TRUE_DISTANCES),
     cost=_recall_cost,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,

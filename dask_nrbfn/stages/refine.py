@@ -7,6 +7,7 @@ parts. So a killed job continues with its last pass.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,21 +44,22 @@ from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import folded_reading, read_features, read_moments
-from dask_nrbfn.stages.stage import Stage, StageJob, in_words
+from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, in_words
 from dask_nrbfn.stages.validation import (
     VALIDATION,
     HeldOutPass,
     calibrate,
     calibration_bytes,
+    confusion_in,
+    draw_in,
     judge_held_out,
     kept_basis,
     read_path_weights,
 )
-from dask_nrbfn.stages.weights import full_system, read_places
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.weights import WEIGHT_VALUES, full_system, read_places
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
@@ -223,11 +225,11 @@ def _start(run: Run, dataset: Dataset, loss: str, fold: int | None) -> PartResul
     """
     system = full_system(run, read_moments(run, without=fold))
     if fold is None:
-        system, weights = system.at(read_places(run)), run.read("weights/values")
+        system, weights = system.at(read_places(run)), WEIGHT_VALUES.read(run)
     else:
         squared = _read_squared(run, fold)
         system, weights = system.keep(squared.kept), squared.weights[0][:, squared.kept]
-    ridge = system.ridge(run.spec.params.alpha)
+    ridge = system.ridge(run.spec.params.chosen_alpha)
     curvature = loss_named(loss).curvature
     factor = Preconditioner.of(system.gram, ridge, curvature=curvature).factor
     signed = 2.0 * weights - weights.sum(axis=0)
@@ -329,7 +331,28 @@ def _read_model(
     return squared._replace(weights=weights, intercepts=np.zeros((1, len(own))))
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class RefineRecord(HeldOutRecord):
+    """The loss of the weights, and the figures of each of its passes.
+
+    In a tuning, also those of every loss that was compared, the pass whose weights are used, and
+    figures of held-out rows. The squared loss has no passes.
+    """
+
+    loss: str
+    n_passes: int
+    path: list[dict[str, Any]]
+    stopped: str | None = None
+    objective: float | None = None
+    tried: list[dict[str, Any]] | None = None
+    taken: int | None = None
+    n_rows: int | None = None
+
+
+REFINED_VALUES = RunArray("refine/values", ("target", "basis"), "weights of another loss")
+
+
+def _refine(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best loss, and return its passes.
 
     The objective is ``sum_i v_i loss(m_i) + tr(W R W')``. The squared loss has no passes.
@@ -342,9 +365,8 @@ def _compute(job: StageJob) -> dict[str, Any]:
     loss = judged["chosen"]["loss"] if judged else next(iter(steps))
     if loss not in steps:
         # The figures of held-out rows are those of the stage "validation".
-        compared = {name: judged[name] for name in ("tried", "chosen")}
-        none: dict[str, Any] = {"n_passes": 0, "stopped": None, "objective": None, "path": []}
-        return {"loss": loss, **none, **compared}
+        tried, chosen = judged["tried"], judged["chosen"]
+        return RefineRecord(loss=loss, n_passes=0, path=[], tried=tried, chosen=chosen)
     step, descent = steps[loss], descents[loss]
     n_passes, taken = len(step["path"]), step["taken"]
     if run.spec.tunes:
@@ -352,8 +374,14 @@ def _compute(job: StageJob) -> dict[str, Any]:
         temperature = judged["temperature"]
         judged |= calibrate(job, "refine", weights_of, loss=loss, temperature=temperature)
     run_task(job.engine, _take, run, descent, n_passes, taken, label="refine")
-    named = {name: step[name] for name in ("stopped", "objective", "path")}
-    return {"loss": loss, "n_passes": n_passes, **named, **judged}
+    return RefineRecord(
+        loss=loss,
+        n_passes=n_passes,
+        path=step["path"],
+        stopped=step["stopped"],
+        objective=step["objective"],
+        **judged,
+    )
 
 
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -394,8 +422,7 @@ def _standing(outcome: Mapping[str, Any]) -> list[float]:
 
 def _take(run: Run, descent: _Descent, n_passes: int, taken: int) -> None:
     """Store the weights of pass `taken` as the weights of the model."""
-    values = descent.read_all(run, n_passes, None, "weights")[taken]
-    write_array(run.group("refine"), "values", values, "target", "basis")
+    REFINED_VALUES.write(run, descent.read_all(run, n_passes, None, "weights")[taken])
 
 
 def is_refined(params: FitParams) -> bool:
@@ -405,14 +432,13 @@ def is_refined(params: FitParams) -> bool:
 
 def read_held_out_confusion(run: Run) -> Floats | None:
     """Return the weighted confusion of the held-out rows, float64 (K, K); None without tuning."""
-    place = run.latest_place
-    if place and run.has(f"{place}/confusion"):
-        return run.read(f"{place}/confusion")
-    if run.has("cells/confusion"):
-        return run.read("cells/confusion")
+    groups = [run.latest_place] if run.latest_place else []
+    for array in map(confusion_in, [*groups, "cells"]):
+        if array.is_in(run):
+            return array.read(run)
     if not run.spec.is_judged or run.of_numbers:
         return None
-    return run.read(f"{'refine' if is_refined(run.spec.params) else 'validation'}/confusion")
+    return confusion_in("refine" if is_refined(run.spec.params) else "validation").read(run)
 
 
 class Guess(NamedTuple):
@@ -432,7 +458,7 @@ def guess_as_good(run: Run) -> Guess | None:
     return guess if guess.error_rate >= guessing else None
 
 
-def _check(context: FitContext) -> None:
+def _check_loss(context: FitContext) -> None:
     """Raise ParameterError if a loss does not support the targets."""
     spec = context.spec
     if spec.targets == "numbers":
@@ -450,43 +476,41 @@ def check_updatable(loss: str, remedy: str) -> None:
         )
 
 
-def _cost(s: FitSizes) -> StageCost:
-    r, n_refined, tunes = s.n_kept, len(s.spec.refined_losses), s.spec.tunes
+def _refine_cost(s: FitSizes) -> StageCost:
+    r, n_refined = s.n_kept, len(s.spec.refined_losses)
     n_models = 1 + s.spec.n_held_out
-    n_passes = MAX_JUDGED_PASSES if tunes else MAX_PASSES
-    # The last pass calibrates.
-    most = n_refined * n_passes + tunes
-    n_computed = most * (s.n + (0 if s.spec.validation is None else s.n_judged))
-    # If the penalty is a matrix, the ridge is stored next to its factor, and both are read again.
-    factor = 8 * r**2
-    stored = factor * max(1, s.spec.n_penalty_axes, 2 * any(s.spec.localities)) * n_models
-    weights = 8 * s.q * r * n_models
-    passing = s.basis_bytes(r, copies=4) + 5 * weights + calibration_bytes(s) * tunes
-    passing += 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
+    n_passes = MAX_JUDGED_PASSES if s.spec.tunes else MAX_PASSES
+    # The last pass of a tuning calibrates.
+    n_read = n_refined * n_passes + (1 if s.spec.tunes else 0)
+    n_rows = s.n if s.spec.validation is None else s.n + s.n_judged
+    factor_bytes, weights_bytes = 8 * r**2, 8 * s.q * r * n_models
+    # A ridge that is a matrix is stored next to its factor, and both are read again.
+    n_matrices = max(1, s.spec.n_penalty_axes, 2 if any(s.spec.localities) else 0)
+    stored_bytes = factor_bytes * n_matrices * n_models
+    block_bytes = 8 * block_rows(r) * (r + 4 * s.width + 7 * n_models * s.q)
+    passing_bytes = s.basis_bytes(r, copies=4) + 5 * weights_bytes + block_bytes
+    if s.spec.tunes:
+        passing_bytes += calibration_bytes(s)
+    advancing_bytes = 2 * factor_bytes + 6 * n_passes * weights_bytes
     return StageCost(
-        products=n_computed * (s.product_flops(r) + 4 * r * s.q * n_models),
-        exponentials=n_computed * r,
-        read_bytes=round(n_computed * s.dataset.row_bytes) + most * stored,
-        written_bytes=n_refined * stored,
-        held_bytes=s.held(passing, s.solve_bytes + factor, 2 * factor + 6 * n_passes * weights),
+        products=n_read * n_rows * (s.product_flops(r) + 4 * r * s.q * n_models),
+        exponentials=n_read * n_rows * r,
+        read_bytes=round(n_read * n_rows * s.dataset.row_bytes) + n_read * stored_bytes,
+        written_bytes=n_refined * stored_bytes,
+        held_bytes=s.held(passing_bytes, s.solve_bytes + factor_bytes, advancing_bytes),
         n_tasks=s.layout.n_parts,
     )
 
 
-def _leaves(run: Run) -> tuple[str, ...]:
-    if not is_refined(run.spec.params):
-        return ()
-    return ("refine/values", *(("refine/confusion",) if run.spec.tunes else ()))
-
-
 REFINE = Stage(
     name="refine",
-    compute=_compute,
-    cost=_cost,
+    compute=_refine,
+    record=RefineRecord,
+    arrays=(REFINED_VALUES, confusion_in("refine"), *draw_in("refine")),
+    cost=_refine_cost,
     labelled_only=True,
-    check=_check,
+    check=_check_loss,
     wanted=lambda spec: bool(spec.refined_losses),
     grows_with_basis=True,
-    leaves=_leaves,
     scratch=(_PREFIX,),
 )

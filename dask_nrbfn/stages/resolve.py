@@ -87,7 +87,7 @@ def resolve(
         return Spec.of(_with_alpha(resolved), mode="embed", targets="none")
     targets: Targets = "numbers" if dataset.of_numbers else "classes"
     resolved = params.resolve_auto(numbers=dataset.of_numbers, **rows)
-    if params.n_neighbors is None and resolved.n_neighbors < N_NEIGHBORS and targets == "classes":
+    if params.n_neighbors is None and resolved.k < N_NEIGHBORS and targets == "classes":
         few = "fit: so few rows that each row has all others as its %d neighbours"
         logger.info(few, resolved.n_neighbors)
     if tuning is None:

@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
-from dask_nrbfn.numeric.threads import beside_bytes, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.spec import ALPHAS_NEXT, Combination, Spec
@@ -43,7 +43,7 @@ from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.resolve import n_judged_folds
-from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, in_words
+from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -104,6 +104,11 @@ class Round(NamedTuple):
     n_basis: int
     n_folds: int
 
+    @property
+    def n_activations(self) -> int:
+        """Number of activations of all combinations."""
+        return self.n_tried * self.n_rows * self.n_basis
+
 
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
     """Return the rounds of a search, the last on all rows."""
@@ -149,8 +154,8 @@ _MOVES = 12
 Left = dict[str, Any]
 """The penalties and alphas of a tuning that are left to try with a combination."""
 
-Tried = Sequence[tuple[Combination, Left]]
-"""Combinations, each with the ridges that are left."""
+Trials = Sequence[tuple[Combination, Left]]
+"""Combinations, each with the ridges that are left to try."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +224,7 @@ def largest_size(spec: Spec, dataset: Dataset, n_sampled: int) -> int:
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
-def _judge(job: StageJob, stage: str, sizes: list[int], tried: Tried) -> list[Final]:
+def _judge(job: StageJob, stage: str, sizes: list[int], tried: Trials) -> list[Final]:
     """Try combinations with bases of some sizes; leave out combinations with singular systems."""
     run, smooth = job.run, judged_sums(job.dataset).smooth
     groups: dict[tuple[str, str, str], list[tuple[Combination, Left]]] = {}
@@ -344,7 +349,26 @@ def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
     return [float(f"{each:.3g}") for each in factors]
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SearchRecord(StageRecord):
+    """The results of a search.
+
+    tried: every combination with its figures in its last round. rounds: the sizes of each `Round`.
+    curve, finals: combinations with bases of several sizes, and those compared at the end.
+    linear: the loss of linear functions of the columns. stopped: why no other widths were tried.
+    """
+
+    tried: list[dict[str, Any]]
+    rounds: list[dict[str, int]]
+    curve: list[dict[str, Any]]
+    finals: list[dict[str, Any]]
+    n_rows: int
+    n_basis: int
+    linear: float | None = None
+    stopped: str | None = None
+
+
+def _run_search(job: StageJob) -> SearchRecord:
     """Try all combinations on a sample; return their results and the best."""
     run, dataset, engine, spec = job.run, job.dataset, job.engine, job.run.spec
     tried = _different(run)
@@ -372,19 +396,19 @@ def _compute(job: StageJob) -> dict[str, Any]:
         chosen["basis_size"] = smallest_of(curve).n_basis
     logger.info("search: chosen: %s", in_words(chosen))
     left = winner.entry if winner else search.judged[best]
-    return {
-        "tried": [*search.judged.values()],
-        "chosen": chosen,
-        "n_rows": n_rows,
-        "n_basis": n_basis,
-        "rounds": [size._asdict() for size in rounds],
-        # Why no other widths were tried, and the ridges that are left to try with the whole basis.
-        "stopped": stopped,
-        "narrowed": _left_next_to(spec.alphas, left),
-        "curve": [asdict(each.combination) | each.entry for each in curve],
-        "finals": [asdict(each.combination) | each.entry for each in compared],
-        "linear": _compare_linear(job, best_of([winner, *curve])) if winner else None,
-    }
+    return SearchRecord(
+        tried=[*search.judged.values()],
+        rounds=[size._asdict() for size in rounds],
+        curve=[asdict(each.combination) | each.entry for each in curve],
+        finals=[asdict(each.combination) | each.entry for each in compared],
+        n_rows=n_rows,
+        n_basis=n_basis,
+        linear=_compare_linear(job, best_of([winner, *curve])) if winner else None,
+        stopped=stopped,
+        chosen=chosen,
+        # The ridges that are left to try with the whole basis.
+        narrowed=_left_next_to(spec.alphas, left),
+    )
 
 
 def _compare_linear(job: StageJob, winner: Final) -> float | None:
@@ -514,7 +538,7 @@ def _choose_bases(
 
 
 def _try(
-    run: Run, dataset: Dataset, place: int, tried: Tried, n_rows: int, n_basis: int, n_folds: int
+    run: Run, dataset: Dataset, place: int, tried: Trials, n_rows: int, n_basis: int, n_folds: int
 ) -> PartResult:
     """Try combinations with one stored basis; a locality is summed only for the whole basis."""
     params, networks = _networks(run, tried)
@@ -531,7 +555,7 @@ def _try(
     return PartResult({"tried": [each.entry for each in found]})
 
 
-def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Tried) -> PartResult:
+def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Trials) -> PartResult:
     """Try combinations with a basis of some sizes; keep the losses of every held-out row."""
     params, networks = _networks(run, tried)
     if run.spec.chooses_size:
@@ -565,7 +589,7 @@ def _try_linear(run: Run, dataset: Dataset) -> PartResult:
     return PartResult({}, {"losses": table.losses(scores, {})})
 
 
-def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
+def _networks(run: Run, tried: Trials) -> tuple[FitParams, list[SmallNetwork]]:
     """Return parameters with the same scale and basis as all combinations, and their networks."""
     specs = [
         run.spec.narrowed({"chosen": asdict(combination), "narrowed": left})
@@ -574,59 +598,86 @@ def _networks(run: Run, tried: Tried) -> tuple[FitParams, list[SmallNetwork]]:
     return specs[0].params, [network_of(each) for each in specs]
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _search_cost(s: FitSizes) -> StageCost:
     """Return the cost; combinations of a basis and a kernel run side by side in one task."""
     spec = s.spec
     n_rows = search_rows(s.n, s.row_values, spec)
-    r = search_basis_size(s.dataset, spec.params, spec.search_basis)
-    largest = max(min(s.r, largest_size(spec, s.dataset, n_rows)), r)
-    rounds = planned_rounds(len(spec.combinations), n_rows, r, spec.folds)
-    # A learning curve of two rules takes a third more than its last size.
-    n_finals = _N_KINDS + 1 + 2 * n_refinements(spec) + 3 * spec.chooses_size
-    n_judged = n_judged_folds(n_rows, spec.folds)
-    # The search does not sum a locality. Only its first round tries all ridges.
-    n_ridges = len(spec.penalties) * len(spec.alphas) * len(spec.components)
-    n_left, products, exponentials, systems = n_ridges, 0.0, 0.0, Counter[int]()
-    for each in (*rounds, Round(n_finals, n_rows, largest, n_judged)):
-        n, size = each.n_tried * each.n_rows, each.n_basis
-        products += n * (size**2 + 3 * s.product_flops(size))
-        systems[size] += each.n_tried * each.n_folds * n_left
-        if s.n_components:
-            products += each.n_tried * each.n_folds * eigenfunctions_flops(size)
-        exponentials += 2 * n * size
-        n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(spec.components))
-    # Of the rounds, the kinds and the widths; centres move until few rows change their cluster.
+    rounds = _expected_rounds(s, n_rows)
+    largest = rounds[-1].n_basis
+    # Of the rounds, the kinds and the widths.
     n_bases = len(spec.scales) + 2 + n_refinements(spec)
-    products += n_bases * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
-    if "kmeans" in spec.bases:
-        exponentials += n_bases * _MOVES * n_rows * largest
-    if s.p <= _MOST_LINEAR:
-        products += n_judged * n_rows * s.p**2
+    confidences = n_bases * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
+    linear = rounds[-1].n_folds * n_rows * s.p**2 if s.p <= _MOST_LINEAR else 0
+    # Centres move until few rows change their cluster.
+    clustering = n_bases * _MOVES * n_rows * largest if "kmeans" in spec.bases else 0
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
-    sample_bytes = (1 + bool(s.dataset.n_unlabelled)) * n_rows * (s.block_row_bytes + 3 * 8)
-    network = tried_bytes(largest, s.q, n_held_out=spec.folds, n_ridges=n_ridges)
-    network += 8 * spec.n_penalty_axes * largest**2
-    if s.n_components:
-        size = min(s.n_components, largest)
-        network += eigenfunctions_bytes(largest) + components_bytes(largest, size)
-    n_tried = sum(each.n_tried for each in rounds)
-    networks = try_bytes(n_rows, largest) + network + beside_bytes(n_tried, network)
-    basis = s.basis_bytes(largest, copies=3)
+    n_samples = 2 if s.dataset.n_unlabelled else 1
+    sample_bytes = n_samples * n_rows * (s.block_row_bytes + 3 * 8)
+    scaled_bytes = 16 * n_rows * s.width
+    n_tried = sum(each.n_tried for each in rounds[:-1])
     return StageCost(
-        products=products,
-        systems=systems,
-        exponentials=exponentials,
-        read_bytes=s.rows_bytes + round(len(rounds) * len(spec.scales) * sample_bytes),
+        products=sum(_products_of(s, each) for each in rounds) + confidences + linear,
+        systems=_systems_of(spec, rounds),
+        exponentials=clustering + sum(2 * each.n_activations for each in rounds),
+        read_bytes=s.rows_bytes + round((len(rounds) - 1) * len(spec.scales) * sample_bytes),
         written_bytes=round(sample_bytes),
-        held_bytes=s.held(3 * sample_bytes + 16 * n_rows * s.width + basis + networks),
+        held_bytes=s.held(
+            3 * sample_bytes
+            + scaled_bytes
+            + s.basis_bytes(largest, copies=3)
+            + _networks_bytes(s, n_rows, largest, n_tried)
+        ),
         n_tasks=len(spec.scales),
     )
 
 
+def _expected_rounds(s: FitSizes, n_rows: int) -> list[Round]:
+    """Return the rounds of a search of `n_rows` rows, and last one round for all finals."""
+    spec = s.spec
+    size = search_basis_size(s.dataset, spec.params, spec.search_basis)
+    largest = max(min(s.r, largest_size(spec, s.dataset, n_rows)), size)
+    # A learning curve of two rules takes a third more than its last size.
+    of_curve = 3 if spec.chooses_size else 0
+    n_finals = _N_KINDS + 1 + 2 * n_refinements(spec) + of_curve
+    finals = Round(n_finals, n_rows, largest, n_judged_folds(n_rows, spec.folds))
+    return [*planned_rounds(len(spec.combinations), n_rows, size, spec.folds), finals]
+
+
+def _products_of(s: FitSizes, each: Round) -> float:
+    """Return the flops of the sums, distances and eigenfunctions of a round."""
+    summing = each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
+    spanning = each.n_folds * eigenfunctions_flops(each.n_basis) if s.n_components else 0.0
+    return each.n_tried * (summing + spanning)
+
+
+def _systems_of(spec: Spec, rounds: Sequence[Round]) -> Counter[int]:
+    """Return the number of systems of each size; only the first round tries all ridges."""
+    # The search does not sum a locality.
+    n_ridges = len(spec.penalties) * len(spec.alphas) * len(spec.components)
+    n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(spec.components))
+    systems = Counter[int]()
+    for number, each in enumerate(rounds):
+        systems[each.n_basis] += each.n_tried * each.n_folds * (n_left if number else n_ridges)
+    return systems
+
+
+def _networks_bytes(s: FitSizes, n_rows: int, n_basis: int, n_tried: int) -> int:
+    """Return the bytes of networks of a size that are tried side by side."""
+    spec = s.spec
+    n_ridges = len(spec.penalties) * len(spec.alphas) * len(spec.components)
+    network = tried_bytes(n_basis, s.q, n_held_out=spec.folds, n_ridges=n_ridges)
+    network += 8 * spec.n_penalty_axes * n_basis**2
+    if s.n_components:
+        network += eigenfunctions_bytes(n_basis)
+        network += components_bytes(n_basis, min(s.n_components, n_basis))
+    return try_bytes(n_rows, n_basis) + network + concurrent_bytes(n_tried, network)
+
+
 SEARCH = Stage(
     name="search",
-    compute=_compute,
-    cost=_cost,
+    compute=_run_search,
+    record=SearchRecord,
+    cost=_search_cost,
     wanted=lambda spec: spec.is_searched,
     grows_with_basis=True,
     scratch=(_SCRATCH,),

@@ -1,8 +1,8 @@
-"""Stages "path" and "validation": weights of each penalty and alpha, and their held-out errors."""
+"""Stages "path" and "validation": weights of each ridge, and their held-out errors."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -33,14 +33,13 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.penalties import Ridge, penalty_named
-from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
-from dask_nrbfn.numeric.ridge_path import Penalize, directions_among, solve_all
+from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.threads import beside_bytes, beside_first, blas_threads
+from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
     PartResult,
@@ -51,25 +50,24 @@ from dask_nrbfn.parts import (
     reduce_parts,
     run_task,
 )
+from dask_nrbfn.stages.basis import BASIS_LABELLED, BASIS_ROWS
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import (
     folded_reading,
-    most_components,
+    moments_arrays,
     read_features,
-    read_locality,
     read_moments,
-    read_shares,
     read_system,
     read_targets,
+    ridge_terms,
     rows_of_block,
 )
-from dask_nrbfn.stages.stage import Stage, StageJob, in_words, known
-from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
@@ -85,10 +83,18 @@ _LARGEST_SMALL = 2048
 _STORED = ("weights", "intercepts", "ones")
 
 
-def _solve_path(job: StageJob) -> dict[str, Any]:
-    """Return error, risk and bounds of all fits; each part leaves out one fold, the last part none.
+@dataclass(frozen=True, kw_only=True)
+class PathRecord(StageRecord):
+    """Error, risk, bounds and condition of each tried ridge on all rows."""
 
-    A fit that chooses alpha has no such part, because the stage "weights" solves one system.
+    path: list[dict[str, Any]]
+
+
+def _solve_path(job: StageJob) -> PathRecord:
+    """Store the weights of all ridges; each part leaves out one fold, the last part none.
+
+    A fit that chooses alpha has no last part, because the stage "weights" solves one system. Error,
+    risk and bounds are of the last part.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     folds: list[int | None] = [*range(run.spec.n_held_out)]
@@ -96,7 +102,7 @@ def _solve_path(job: StageJob) -> dict[str, Any]:
         folds.append(None)
     units = [(fold,) for fold in folds]
     records = map_parts(run, dataset, engine, stage="path", task=_path_part, units=units)
-    return {"path": records[-1]["path"]}
+    return PathRecord(path=records[-1]["path"])
 
 
 def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
@@ -104,13 +110,13 @@ def kept_basis(run: Run, fold: int) -> NDArray[np.bool_]:
 
     Those of a fold are left out, because without their own row nothing fits their weights.
     """
-    rows = run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
+    rows = (BASIS_LABELLED if BASIS_LABELLED.is_in(run) else BASIS_ROWS).read(run)
     folds = folds_of_numbers(rows, n_folds=run.spec.n_folds, seed=run.spec.params.random_state)
     return np.not_equal(folds, fold)
 
 
 def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> FoldWeights:
-    """Return the weights of all penalties, or of one, without one fold; None: of all rows."""
+    """Return the weights of all ridges, or of one place, without one fold; None: of all rows."""
     index = run.spec.n_held_out if fold is None else fold
     rows = (0, None) if place is None else (place, place + 1)
     places = run.part_arrays("path", index, _STORED)
@@ -119,23 +125,9 @@ def read_path_weights(run: Run, fold: int | None, place: int | None = None) -> F
     return FoldWeights(weights, intercepts, ones, kept)
 
 
-def penalized_system(
-    run: Run,
-    system: RidgeSystem,
-    ridge: Ridge,
-    *,
-    features: Callable[[], RadialFeatures] | None = None,
-) -> RidgeSystem:
-    """Return a system with the terms of a ridge, by the features that `features` returns."""
-    P = penalty_named(ridge.penalty).of(features or partial(read_features, run), read_shares(run))
-    size, locality = ridge.components, read_locality(run, ridge.locality)
-    directions = None if size is None else run.read("components/coefficients")[:, :size]
-    return replace(system, penalty=P, locality=locality, directions=directions)
-
-
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return the map that solves the systems of a path; results depend on `n_basis` only."""
-    return map if n_basis > _LARGEST_SMALL else beside_first(_system_bytes(n_basis, spans=spans))
+    return map if n_basis > _LARGEST_SMALL else concurrent_map(_system_bytes(n_basis, spans=spans))
 
 
 def _system_bytes(n_basis: int, *, spans: bool) -> int:
@@ -143,19 +135,14 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    tried, penalize = run.spec.ridges, partial(penalized_system, run)
+    tried, terms = run.spec.ridges, ridge_terms(run)
     system = read_system(run, read_moments(run, without=fold).on_device())
     every = np.ones(len(system.gram), dtype=np.bool_)
     solved, conditions = solve_all(
         system,
         every if fold is None else kept_basis(run, fold),
         tried=tried,
-        penalize=penalize,
-        directions_of=lambda kept: (
-            run.read("components/coefficients")
-            if kept.all()
-            else directions_among(read_features(run), kept, most_components(run))
-        ),
+        terms=terms,
         each=each_system(len(every), spans=any(each.components for each in tried)),
         estimated=fold is None,
     )
@@ -163,19 +150,19 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     if fold is None:
         if not any(conditions):
             alphas = [ridge.alpha for ridge in tried if ridge.shared == tried[0].shared]
-            raise penalize(system, tried[0]).singular(alphas, option="alphas")
-        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), penalize)
+            raise system.with_ridge(tried[0], terms).singular(alphas, option="alphas")
+        path = _path_of_risks(system, zip(tried, solved.weights, conditions, strict=True), terms)
     return PartResult({"path": path}, {name: getattr(solved, name) for name in _STORED})
 
 
 def _path_of_risks(
-    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], penalize: Penalize
+    system: RidgeSystem, solutions: Iterable[tuple[Ridge, Floats, float | None]], terms: RidgeTerms
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of the weights of every ridge; None where it is singular."""
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
-        penalized = penalize(system, shared)
+        penalized = system.with_ridge(shared, terms)
         for ridge, weights, condition in own:
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}
@@ -188,26 +175,26 @@ def _path_of_risks(
 
 
 def _path_cost(s: FitSizes) -> StageCost:
-    of_all, n_ridges = not s.spec.chooses_alpha, s.spec.n_ridges
-    n_tasks = s.spec.n_held_out + of_all
-    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM and of_all else 0.0
-    weights, spans = 8 * n_ridges * s.q * s.r, bool(s.n_components)
-    solving = s.solve_bytes
-    if not (of_all or spans or s.spec.n_penalty_axes or any(s.spec.localities)):
+    of_all_rows, spans = not s.spec.chooses_alpha, bool(s.n_components)
+    n_tasks = s.spec.n_held_out + (1 if of_all_rows else 0)
+    products, spanning_bytes = 0.0, 0
+    if of_all_rows and s.r <= LARGEST_SPECTRUM:
+        products += 4 * s.r**3 / 3
+    if spans:
+        products += n_tasks * eigenfunctions_flops(s.r)
+        spanning_bytes = eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4)
+    solving_bytes = s.solve_bytes
+    if not (of_all_rows or spans or s.spec.n_penalty_axes or any(s.spec.localities)):
         # Besides the gram matrix, that of the kept basis rows.
-        solving = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
+        solving_bytes = 4 * s.r**2 + solve_bytes(s.r, s.q, in_place=True)
+    # A large basis has no such systems, but a plan must not shrink as the basis grows.
+    beside = concurrent_bytes(s.spec.n_ridges, _system_bytes(s.r, spans=spans))
+    weights_bytes = 8 * s.spec.n_ridges * s.q * s.r
+    held = solving_bytes + 4 * s.r**2 + 2 * weights_bytes + spanning_bytes + beside
     return StageCost(
-        products=n_tasks * spans * eigenfunctions_flops(s.r) + spectrum,
-        systems={s.r: n_tasks * n_ridges},
-        held_bytes=s.held(
-            solving
-            + 4 * s.r**2
-            + 2 * weights
-            + spans * (eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4))
-            # A large basis has no such systems, but a plan must not shrink as the basis grows.
-            + beside_bytes(n_ridges, _system_bytes(s.r, spans=spans)),
-            reads=False,
-        ),
+        products=products,
+        systems={s.r: n_tasks * s.spec.n_ridges},
+        held_bytes=s.held(held, reads=False),
         n_tasks=n_tasks,
     )
 
@@ -226,6 +213,7 @@ def _check_path(context: FitContext) -> None:
 PATH = Stage(
     name="path",
     compute=_solve_path,
+    record=PathRecord,
     cost=_path_cost,
     check=_check_path,
     wanted=lambda spec: spec.is_judged,
@@ -236,8 +224,27 @@ PATH = Stage(
 # The keys of the sums over the rows of each fold, and of their labels.
 FOLDS, _LABELS = "_folds", "_labels"
 
-# The names of the arrays of a draw.
-DRAWN = [f"drawn_{name}" for name in ScoreDraw.array_names()]
+# The axes and the values of the arrays of a `ScoreDraw`, in the order of the fields.
+_DRAW: dict[str, tuple[tuple[str, ...], str]] = {
+    "scores": (("drawn", "class"), "scores of drawn held-out rows"),
+    "codes": (("drawn",), "their class codes"),
+    "own": (("drawn",), "their weights"),
+    "shares": (("drawn",), "the probabilities with which they were drawn"),
+    "order": (("drawn",), "the hashes of row numbers that drew them"),
+    "versions": (("drawn",), "the versions that added them; 0 is the fit"),
+    "totals": (("version", "sum", "class"), "number and weight of all held-out rows"),
+}
+
+
+def confusion_in(group: str) -> RunArray:
+    """Return the array of the confusion of held-out rows in a group of a run."""
+    return RunArray(f"{group}/confusion", ("class", "label"), "weights of the held-out rows")
+
+
+def draw_in(group: str) -> tuple[RunArray, ...]:
+    """Return the arrays of a `ScoreDraw` in a group of a run, in the order of the fields."""
+    return tuple(RunArray(f"{group}/drawn_{name}", *each) for name, each in _DRAW.items())
+
 
 # The end of the name of the pass that fits the calibration.
 _CALIBRATION = "-calibration"
@@ -354,8 +361,8 @@ def judge_held_out(
     target_range = None
     if run.of_numbers:
         target_range = run_task(job.engine, Dataset.target_range, job.dataset, label=name)
-    context = (codes, n_targets, weights_of, target_range)
-    reduction = Reduction(name, work, kinds, layout, context)
+    others = (codes, n_targets, weights_of, target_range)
+    reduction = Reduction(name, work, kinds, layout, others)
     reduce_parts(run, judged, job.engine, reduction)
     return reduction
 
@@ -366,7 +373,9 @@ def calibrate(
     """Fit the calibration of a model to its scores of held-out rows; store their confusion."""
     kinds: dict[str, type[Any]] = {"": ScoreDraw, _LABELS: LabelSums}
     reduction = judge_held_out(job, f"{group}{_CALIBRATION}", _DrawPass, kinds, weights_of)
-    return run_task(job.engine, _fit, job.run, reduction, group, loss, temperature, label=group)
+    return run_task(
+        job.engine, _fit_calibration, job.run, reduction, group, loss, temperature, label=group
+    )
 
 
 def calibration_bytes(s: FitSizes) -> int:
@@ -374,15 +383,16 @@ def calibration_bytes(s: FitSizes) -> int:
     return FIT_BYTES * min(s.n_judged * s.q, MOST_SCORES)
 
 
-def _fit(
+def _fit_calibration(
     run: Run, reduction: Reduction, group: str, loss: str, temperature: float
 ) -> dict[str, Any]:
     labels: LabelSums = read_total(run, reduction, _LABELS)
-    write_array(run.group(group), "confusion", labels.confusion[0], "class", "label")
+    confusion_in(group).write(run, labels.confusion[0])
     draw: ScoreDraw = read_total(run, reduction)
     if 0 < run.spec.n_held_out < run.spec.folds:
         # The weights of the classes among all rows are known; those of few folds vary by chance.
-        weight, *of_classes = run.read("moments/target_products")[0]
+        *_, target_products = moments_arrays("moments")
+        weight, *of_classes = target_products.read(run)[0]
         shares = np.array(of_classes) / weight
         ((numbers, weights),) = draw.totals
         draw = replace(draw, totals=np.stack([[numbers, shares * weights.sum()]]))
@@ -392,17 +402,17 @@ def _fit(
 
 def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
     """Store the drawn scores to which updates add those of their rows."""
-    for name, values in zip(DRAWN, draw.arrays().values(), strict=True):
-        dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
-        write_array(run.group(group), name, values, *dimensions)
+    for array, values in zip(draw_in(group), draw.arrays().values(), strict=True):
+        array.write(run, values)
 
 
 def read_draw(run: Run, place: str) -> ScoreDraw | None:
     """Return the drawn scores of the version at a place; "" is the fit. None without any."""
-    group = place or ("cells" if run.has(f"cells/{DRAWN[0]}") else "validation")
-    if not run.has(f"{group}/{DRAWN[0]}"):
-        return None
-    return ScoreDraw(*(run.read(f"{group}/{name}") for name in DRAWN))
+    for group in [place] if place else ["cells", "validation"]:
+        first, *others = draw_in(group)
+        if first.is_in(run):
+            return ScoreDraw(first.read(run), *(array.read(run) for array in others))
+    return None
 
 
 def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> dict[str, Any]:
@@ -419,10 +429,19 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
     }
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
-    """Return the errors of every penalty on rows that it was not fitted to, and the best one.
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord(HeldOutRecord):
+    """The figures of every tried ridge on held-out rows, and those of the best one."""
 
-    Log losses of the path are at the best temperature; those of the best penalty have biases too.
+    path: list[dict[str, Any]]
+    n_rows: int
+    fold_deviation: float | list[float] | None = None
+
+
+def _validate(job: StageJob) -> ValidationRecord:
+    """Return the errors of every ridge on rows that it was not fitted to, and the best one.
+
+    Log losses of the path are at the best temperature; those of the best ridge have biases too.
     """
     run = job.run
     kinds = {"": sums_of(read_targets(run, job.dataset.n_targets)), FOLDS: FoldSums}
@@ -448,7 +467,7 @@ def _compute(job: StageJob) -> dict[str, Any]:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    return {"path": path, "chosen": chosen, "n_rows": folds.n_rows, **known(**figures)}
+    return ValidationRecord(path=path, chosen=chosen, n_rows=folds.n_rows, **figures)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -479,20 +498,28 @@ def codes_among(
     return [code_of[label] for label in labels]
 
 
-def _cost(s: FitSizes) -> StageCost:
-    rows, scores, n_passes = block_rows(s.r), s.spec.n_ridges * s.q, 1 + (not s.dataset.of_numbers)
-    n_scored, n_read = n_passes * s.n_judged, s.n if s.spec.chooses_alpha else s.n_judged
-    block = 8 * (rows * s.r + 5 * rows * (s.width + scores) + 2 * s.spec.n_sums * scores * s.r)
+def _validation_cost(s: FitSizes) -> StageCost:
+    n_scores = s.spec.n_ridges * s.q
+    # The pass that calibrates the probabilities of classes.
+    n_passes = 1 if s.dataset.of_numbers else 2
+    n_scored = n_passes * s.n_judged
+    n_read = n_passes * (s.n if s.spec.chooses_alpha else s.n_judged)
+    rows = block_rows(s.r)
+    block_bytes = 8 * (rows * s.r + 5 * rows * (s.width + n_scores))
+    weights_bytes = 2 * 8 * s.spec.n_sums * n_scores * s.r
+    parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
     return StageCost(
-        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * scores,
-        exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * scores,
-        read_bytes=round(n_passes * n_read * s.dataset.row_bytes),
-        held_bytes=s.held(s.basis_bytes(s.r, copies=4) + block + calibration_bytes(s)),
-        n_tasks=n_passes * PartLayout.of(n_read, s.spec.params.n_parts).n_parts,
+        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores,
+        exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * n_scores,
+        read_bytes=round(n_read * s.dataset.row_bytes),
+        held_bytes=s.held(
+            s.basis_bytes(s.r, copies=4) + block_bytes + weights_bytes + calibration_bytes(s)
+        ),
+        n_tasks=n_passes * parts.n_parts,
     )
 
 
-def _check(context: FitContext) -> None:
+def _check_validation(context: FitContext) -> None:
     """Raise DataError if the validation rows have labels that the training rows lack."""
     if context.validation is not None:
         codes_in_training(context.dataset, context.validation)
@@ -500,14 +527,14 @@ def _check(context: FitContext) -> None:
 
 VALIDATION = Stage(
     name="validation",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_validate,
+    record=ValidationRecord,
+    arrays=(confusion_in("validation"), *draw_in("validation")),
+    cost=_validation_cost,
+    check=_check_validation,
     labelled_only=True,
     wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
-    leaves=lambda run: (
-        () if run.of_numbers else tuple(f"validation/{name}" for name in ("confusion", *DRAWN))
-    ),
+    read_by_updates=True,
     scratch=(f"validation{_CALIBRATION}",),
 )

@@ -4,8 +4,8 @@ import logging
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,40 +25,54 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.spec import supports_any
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.moments import read_moments, read_system, read_targets
-from dask_nrbfn.stages.stage import Stage, StageJob, known
-from dask_nrbfn.stages.validation import PATH, penalized_system, read_path_weights
-from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.stages.moments import read_moments, read_system, read_targets, ridge_terms
+from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
+from dask_nrbfn.stages.validation import PATH, read_path_weights
+from dask_nrbfn.storage.run import Run, RunArray
 
 logger = logging.getLogger(__name__)
 
 
-def _prune(job: StageJob) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class PruneRecord(StageRecord):
+    """The number of kept basis rows, and the share of the squared targets that they leave."""
+
+    n_kept: int
+    unexplained: float
+
+
+PLACES = RunArray("prune/places", ("kept",), "places of the kept basis rows, first chosen first")
+UNEXPLAINED = RunArray(
+    "prune/unexplained", ("kept",), "share of the squared targets that is left after each choice"
+)
+
+
+def _prune(job: StageJob) -> PruneRecord:
     """Store the places of the kept basis rows, the first chosen first; return their number."""
-    record = run_task(job.engine, _choose, job.run, label="prune")
+    record = run_task(job.engine, _choose_kept, job.run, label="prune")
     logger.info(
-        "prune: %(n_kept)d basis rows leave %(unexplained).4g of the squares of the targets", record
+        "prune: %d basis rows leave %.4g of the squares of the targets",
+        record.n_kept,
+        record.unexplained,
     )
     return record
 
 
-def _choose(run: Run) -> dict[str, Any]:
+def _choose_kept(run: Run) -> PruneRecord:
     system = full_system(run, read_moments(run))
     path = choose_kept(system, run.spec.params, numbers=run.of_numbers)
     assert path is not None
-    group = run.group("prune")
-    write_array(group, "places", path.chosen, "kept")
-    write_array(group, "unexplained", path.unexplained, "kept")
-    return {"n_kept": len(path.chosen), "unexplained": float(path.unexplained[-1])}
+    PLACES.write(run, path.chosen)
+    UNEXPLAINED.write(run, path.unexplained)
+    return PruneRecord(n_kept=len(path.chosen), unexplained=float(path.unexplained[-1]))
 
 
 def full_system(
     run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
 ) -> RidgeSystem:
     """Return the ridge system of all basis rows of a run, with the penalty of its network."""
-    system, ridge = read_system(run, moments), Ridge.in_params(run.spec.params)
-    return penalized_system(run, system, ridge, features=features)
+    ridge = Ridge.in_params(run.spec.params)
+    return read_system(run, moments).with_ridge(ridge, ridge_terms(run, features))
 
 
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
@@ -67,15 +81,15 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
         return None
     # The unit of a target has no effect.
     scaled = system.standardized() if numbers else system
-    path = forward_selection(scaled, size=params.prune, alpha=params.alpha)
+    path = forward_selection(scaled, size=params.prune, alpha=params.chosen_alpha)
     if not len(path.chosen):
-        raise replace(system, penalty=None, locality=None).singular([params.alpha])
+        raise replace(system, penalty=None, locality=None).singular([params.chosen_alpha])
     return path
 
 
 def read_places(run: Run) -> NDArray[np.int64] | None:
     """Return the places of the basis rows that the fitted model keeps, ascending; None: all."""
-    return None if run.spec.params.prune is None else np.sort(run.read("prune/places"))
+    return None if run.spec.params.prune is None else np.sort(PLACES.read(run))
 
 
 def _check_prune(context: FitContext) -> None:
@@ -102,6 +116,8 @@ def _check_prune(context: FitContext) -> None:
 PRUNE = Stage(
     name="prune",
     compute=_prune,
+    record=PruneRecord,
+    arrays=(PLACES, UNEXPLAINED),
     cost=lambda s: StageCost(
         products=s.n_kept**2 * s.r,
         held_bytes=s.held(s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept), reads=False),
@@ -109,17 +125,34 @@ PRUNE = Stage(
     check=_check_prune,
     wanted=lambda spec: spec.params.prune is not None,
     grows_with_basis=True,
-    leaves=lambda run: ("prune/places", "prune/unexplained"),
 )
 
 
-def _compute(job: StageJob) -> dict[str, Any]:
-    """Store the weights; return penalty, error and risk, and for numbers r^2 of training rows."""
+@dataclass(frozen=True, kw_only=True)
+class WeightsRecord(StageRecord):
+    """Error and risk of a network on its training rows; for numbers also r^2 of each target."""
+
+    alpha: float
+    fitting_error: float
+    spectral_risk: float
+    objective: float
+    reciprocal_condition: float
+    training_r2: list[float] | None = None
+
+
+WEIGHT_VALUES = RunArray("weights/values", ("target", "basis"), "weights of the squared loss")
+INTERCEPT = RunArray("weights/intercept", ("target",), "intercepts of numbers")
+
+
+def _store_weights(job: StageJob) -> WeightsRecord:
+    """Store the weights; return penalty, error and risk."""
     record = run_task(job.engine, _solve, job.run, label="weights")
     logger.info(
-        "weights: fitting error %(fitting_error).4f, spectral risk %(spectral_risk).3g", record
+        "weights: fitting error %.4f, spectral risk %.3g",
+        record.fitting_error,
+        record.spectral_risk,
     )
-    warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
+    warn_of_condition(record.reciprocal_condition, alpha=record.alpha)
     return record
 
 
@@ -135,7 +168,7 @@ def warn_of_condition(reciprocal_condition: float, *, alpha: float) -> None:
         )
 
 
-def _solve(run: Run) -> dict[str, Any]:
+def _solve(run: Run) -> WeightsRecord:
     chosen, moments = Ridge.in_params(run.spec.params), read_moments(run)
     alpha, spec = chosen.alpha, run.spec
     system = full_system(run, moments if spec.tunes else moments.on_device()).at(read_places(run))
@@ -147,10 +180,10 @@ def _solve(run: Run) -> dict[str, Any]:
         larger = sorted(each for each in spec.alphas if each > alpha)
         alpha, solution = _solve_first(system, [alpha, *larger])
     network = describe_network(run, system, solution, alpha=alpha)
-    write_array(run.group("weights"), "values", network.weights, "target", "basis")
+    WEIGHT_VALUES.write(run, network.weights)
     if network.intercept is not None:
-        write_array(run.group("weights"), "intercept", network.intercept, "target")
-    return network.record | ({"chosen": {"alpha": alpha}} if spec.chooses_alpha else {})
+        INTERCEPT.write(run, network.intercept)
+    return replace(network.record, chosen={"alpha": alpha} if spec.chooses_alpha else None)
 
 
 def _solve_first(system: RidgeSystem, alphas: list[float]) -> tuple[float, RidgeSolution]:
@@ -166,7 +199,7 @@ class Network(NamedTuple):
 
     weights: Floats
     intercept: Floats | None
-    record: dict[str, Any]
+    record: WeightsRecord
 
 
 def describe_network(
@@ -181,16 +214,16 @@ def describe_network(
         r2 = (1.0 - unexplained).tolist()
     if isinstance(targets, NumberTargets):
         intercept = targets.origin + system.intercept(weights)
-    record = {
-        "alpha": alpha,
+    record = WeightsRecord(
+        alpha=alpha,
         **asdict(risk),
-        "reciprocal_condition": solution.reciprocal_condition,
-        **known(training_r2=r2),
-    }
+        reciprocal_condition=solution.reciprocal_condition,
+        training_r2=r2,
+    )
     return Network(weights, intercept, record)
 
 
-def _cost(s: FitSizes) -> StageCost:
+def _weights_cost(s: FitSizes) -> StageCost:
     terms = s.spec.n_penalty_axes or any(s.spec.localities) or s.n_components
     in_place = s.n_kept == s.r and not terms
     of_path = 8 * s.spec.n_ridges * s.q * s.r if s.spec.is_judged else 0
@@ -201,7 +234,7 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _check(context: FitContext) -> None:
+def _check_penalties(context: FitContext) -> None:
     """Raise ParameterError if a penalty does not support any tried features and basis."""
     spec = context.spec
     for name in spec.penalties:
@@ -213,9 +246,10 @@ def _check(context: FitContext) -> None:
 
 WEIGHTS = Stage(
     name="weights",
-    compute=_compute,
-    cost=_cost,
-    check=_check,
+    compute=_store_weights,
+    record=WeightsRecord,
+    arrays=(WEIGHT_VALUES, INTERCEPT),
+    cost=_weights_cost,
+    check=_check_penalties,
     grows_with_basis=True,
-    leaves=lambda run: ("weights/values", *(("weights/intercept",) if run.of_numbers else ())),
 )

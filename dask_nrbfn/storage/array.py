@@ -7,8 +7,9 @@ compared when the rows are read.
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
+from dask_nrbfn.numeric.rows import Rows, canonical, is_csr
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.group import (
     RESTORE,
@@ -94,14 +95,11 @@ class StoredRows:
 
     def planned(self, n_rows: int, chunk_rows: int) -> "StoredRows":
         """Return the sizes of other numbers of such rows."""
-        most = self.most_values
-        return StoredRows(
-            shape=(n_rows, self.shape[1]),
-            dtype=self.dtype,
-            chunk_rows=chunk_rows,
-            n_values=None if self.n_values is None else round(n_rows * self.row_values),
-            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
-        )
+        sizes = StoredRows(shape=(n_rows, self.shape[1]), dtype=self.dtype, chunk_rows=chunk_rows)
+        if self.most_values is None:
+            return sizes
+        most_values = round(self.most_values * chunk_rows / self.chunk_rows)
+        return replace(sizes, n_values=round(n_rows * self.row_values), most_values=most_values)
 
 
 Stored = Array | StoredRows
@@ -124,7 +122,8 @@ def digest_of(rows: Rows) -> str:
 
 def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
     """Add the bytes of rows to a digest."""
-    for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
+    arrays = (rows.data, rows.indices, rows.indptr) if is_csr(rows) else (rows,)
+    for values in arrays:
         digest.update(np.ascontiguousarray(values).data)
 
 
@@ -145,22 +144,31 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     if isinstance(found, zarr.AsyncArray):
         return zarr.Array(found)
     check_sealed(found, f"{group.store_path}/{name}")
-    sizes: Any = {size: found.get(size) for size in ("chunk_rows", "n_values", "most_values")}
-    shape = sizes["shape"] = tuple(found["shape"])
+    n_rows, n_columns = found["shape"]
+    place = None
     if "place" in found:
-        sizes["place"] = f"{found['place']}/{found['path']}".rstrip("/")
-        array = _array_at(found["place"], found["path"])
-        dtype, read = np.dtype(found["dtype"]), partial(_read_referenced, array, found)
+        place = f"{found['place']}/{found['path']}".rstrip("/")
+        dtype = np.dtype(found["dtype"])
+        read = partial(_read_referenced, _array_at(found["place"], found["path"]), found)
     else:
         arrays = [get_array(group, f"{name}/{each}") for each in _CSR_ARRAYS]
-        dtype, read = arrays[0].dtype, partial(_read_sparse, arrays, shape)
-    return StoredRows(**sizes, dtype=dtype, read=read)
+        dtype = arrays[0].dtype
+        read = partial(_read_sparse, arrays, n_columns)
+    return StoredRows(
+        shape=(n_rows, n_columns),
+        dtype=dtype,
+        chunk_rows=found["chunk_rows"],
+        n_values=found.get("n_values"),
+        most_values=found.get("most_values"),
+        read=read,
+        place=place,
+    )
 
 
 async def _open(group: zarr.Group, name: str) -> AsyncArray | dict[str, Any]:
     """Return an array, or the attributes of a group; its checksum is that which was written."""
-    with metadata_named(f"{group.store_path}/{name}"):
-        place = group.store_path / name
+    place = group.store_path / name
+    with metadata_named(place):
         content = await (place / "zarr.json").get()
         if content is None:
             raise _not_written(place, is_missing=True)
@@ -196,7 +204,7 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
         return np.asarray(array[start:stop])
 
 
-def _read_sparse(arrays: list[Array], shape: tuple[int, int], start: int, stop: int) -> "csr_array":
+def _read_sparse(arrays: list[Array], n_columns: int, start: int, stop: int) -> "csr_array":
     """Return rows in CSR, csr_array (stop - start, p)."""
     from scipy.sparse import csr_array
 
@@ -207,7 +215,7 @@ def _read_sparse(arrays: list[Array], shape: tuple[int, int], start: int, stop: 
     values, columns = read_rows(data, first, last), read_rows(indices, first, last)
     # scipy copies the larger of both if their types differ.
     ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
-    return canonical(csr_array((values, columns, ends), shape=(n_rows, shape[1])))
+    return canonical(csr_array((values, columns, ends), shape=(n_rows, n_columns)))
 
 
 def _read_referenced(array: Array, recorded: dict[str, Any], start: int, stop: int) -> Rows:
@@ -262,12 +270,13 @@ async def _create(
 
     shards: shape of the values in one file; None: one chunk.
     """
-    text, memory = np.dtype(dtype).kind in "TU", MemoryStore()
+    memory = MemoryStore()
+    is_text = np.dtype(dtype).kind in "TU"
     array = await zarr.api.asynchronous.create_array(
         memory,
         shape=shape,
-        dtype=str if text else np.dtype(dtype),
-        chunks=tuple(max(1, c) for c in chunks),
+        dtype=str if is_text else np.dtype(dtype),
+        chunks=tuple(max(1, length) for length in chunks),
         shards=shards,
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
@@ -289,19 +298,25 @@ async def write_values(
     place: StorePath, values: Rows, dimensions: Iterable[str], slice_rows: int | None = None
 ) -> None:
     """Store an array or rows in CSR, in chunks of 16 MiB, or of `slice_rows` in one file."""
-    if is_sparse(values):
+    if is_csr(values):
         await _write_sparse(place, values, slice_rows)
         return
-    row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
-    rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
-    shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
+    n_rows, *inner = values.shape
+    shards = None
+    if slice_rows is None:
+        row_bytes = max(1, values.itemsize * math.prod(inner))
+        chunk_rows = min(n_rows, max(1, 2**24 // row_bytes))
+    else:
+        chunk_rows = slice_rows
+        n_slices = max(1, math.ceil(n_rows / slice_rows))
+        shards = (n_slices * slice_rows, *inner)
     array = await _create(
         place,
         shape=values.shape,
         dtype=values.dtype,
-        chunks=(rows, *values.shape[1:]),
+        chunks=(chunk_rows, *inner),
         dimensions=dimensions,
-        shards=None if shard is None else (shard, *values.shape[1:]),
+        shards=shards,
     )
     await array.setitem(..., values)
 
@@ -309,7 +324,9 @@ async def write_values(
 async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None) -> None:
     """Store all rows in CSR; with `slice_rows`, each array is one file that is read in slices."""
     n_rows, n_values = max(1, X.shape[0]), X.nnz
-    slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
+    slice_values = None
+    if slice_rows is not None:
+        slice_values = max(1, slice_rows * n_values // n_rows)
     ends = X.indptr.astype(np.int64)
     await delete_all(place)
     await write_values(place / "data", X.data, ["value"], slice_values)
@@ -324,20 +341,13 @@ async def _write_sparse(place: StorePath, X: "csr_array", slice_rows: int | None
 
 def begin_sparse(group: zarr.Group, dtype: DTypeLike, *, n_rows: int, n_values: int) -> None:
     """Lay out the arrays of rows in CSR; `n_values` is the expected number of values."""
-    for name, of, length, chunk_values, dimension in (
-        ("data", dtype, 0, min(n_values, _CHUNK_VALUES), "value"),
-        ("indices", np.int32, 0, min(n_values, _CHUNK_VALUES), "value"),
-        ("indptr", np.int64, 1, min(n_rows + 1, _CHUNK_ROWS), "end"),
-    ):
-        create_array(
-            group,
-            name,
-            shape=(length,),
-            dtype=of,
-            chunks=(chunk_values,),
-            dimensions=(dimension,),
-            compress=True,
-        )
+    chunks = (min(n_values, _CHUNK_VALUES),)
+    values: Any = {"shape": (0,), "chunks": chunks, "dimensions": ["value"], "compress": True}
+    create_array(group, "data", dtype=dtype, **values)
+    create_array(group, "indices", dtype=np.int32, **values)
+    chunks = (min(n_rows + 1, _CHUNK_ROWS),)
+    ends: Any = {"shape": (1,), "chunks": chunks, "dimensions": ["end"], "compress": True}
+    create_array(group, "indptr", dtype=np.int64, **ends)
 
 
 def append_rows(group: Any, X: "csr_array") -> None:

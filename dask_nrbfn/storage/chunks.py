@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels
-from dask_nrbfn.numeric.rows import Rows, is_sparse, unmasked
+from dask_nrbfn.numeric.rows import Rows, is_csr, unmasked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
@@ -103,14 +103,18 @@ def create_dataset_arrays(
     n_values: expected number of values of X in CSR; None: X is an array.
     stored_at: place of the rows in another store; None: X is stored in the group.
     """
-    shape = n_rows, n_features = source.n_rows, source.n_features
-    names, chunk_rows = source.target_names, min(chunk_rows, n_rows)
-    columns: dict[str, tuple[DTypeLike | None, tuple[int, ...]]] = {
-        "y": (source.y_dtype, () if names is None else (len(names),)),
-        "weights": (np.float64 if source.has_weights else None, ()),
-        "ids": (source.id_dtype, ()),
-    }
-    sizes = {"shape": shape, "chunk_rows": chunk_rows}
+    n_rows, n_features = source.n_rows, source.n_features
+    chunk_rows = min(chunk_rows, n_rows)
+    # The dtype and the columns of each array of the dataset.
+    arrays: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {}
+    if source.y_dtype is not None:
+        names = source.target_names
+        arrays["y"] = (source.y_dtype, () if names is None else (len(names),))
+    if source.has_weights:
+        arrays["weights"] = (np.float64, ())
+    if source.id_dtype is not None:
+        arrays["ids"] = (source.id_dtype, ())
+    sizes = {"shape": (n_rows, n_features), "chunk_rows": chunk_rows}
     if stored_at is not None:
         place = {"place": stored_at.place, "path": stored_at.path, "dtype": str(np.dtype(x_dtype))}
         group.create_group("X", attributes={**sizes, **place})
@@ -118,18 +122,20 @@ def create_dataset_arrays(
         rows = group.create_group("X", attributes={**sizes, **ENCODING})
         begin_sparse(rows, x_dtype, n_rows=n_rows, n_values=n_values)
     else:
-        columns["X"] = (x_dtype, (n_features,))
-    for name, (dtype, inner) in columns.items():
-        if dtype is not None:
-            create_array(
-                group,
-                name,
-                shape=(n_rows, *inner),
-                dtype=dtype,
-                chunks=(chunk_rows, *inner),
-                dimensions=("row", "feature" if name == "X" else "target")[: 1 + len(inner)],
-                compress=True,
-            )
+        arrays["X"] = (x_dtype, (n_features,))
+    for name, (dtype, inner) in arrays.items():
+        dimensions = ["row"]
+        if inner:
+            dimensions.append("feature" if name == "X" else "target")
+        create_array(
+            group,
+            name,
+            shape=(n_rows, *inner),
+            dtype=dtype,
+            chunks=(chunk_rows, *inner),
+            dimensions=dimensions,
+            compress=True,
+        )
 
 
 def write_chunk(
@@ -155,7 +161,7 @@ def write_chunk(
     start = index * chunk_rows
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
-    if gaps and not is_sparse(X):
+    if gaps and not is_csr(X):
         # NaN has many bit patterns; the digests need a single one.
         X = np.where(np.isnan(X), np.nan, X)
     if y is not None and y.ndim == 2:
@@ -163,12 +169,14 @@ def write_chunk(
     if weights is not None:
         check_weights(weights, first_row=start)
     summary = summarize_chunk(X, y, weights, unlabelled=unlabelled)
-    numbers = np.empty((0, 0)) if y is None or y.ndim == 1 else y
-    summary = summary._replace(rounded=(_rounded_columns(X), _rounded_columns(numbers)))
+    rounded_targets: frozenset[int] = frozenset()
+    if y is not None and y.ndim == 2:
+        rounded_targets = _rounded_columns(y)
+    summary = summary._replace(rounded=(_rounded_columns(X), rounded_targets))
     columns: dict[str, Any] = {"y": y, "weights": weights, "ids": ids}
     if is_array:
         columns["X"] = X
-    elif is_sparse(X):
+    elif is_csr(X):
         append_rows(rows, X)
     else:
         summary = summary._replace(digest_of_rows=digest_of(X))
@@ -180,7 +188,7 @@ def write_chunk(
 
 def _rounded_columns(values: Rows) -> frozenset[int]:
     """Return the columns of whole numbers, some of which float64 may have rounded."""
-    stored = values.data if is_sparse(values) else values
+    stored = values.data if is_csr(values) else values
     if stored.dtype.itemsize < FLOAT64.itemsize or not stored.size:
         return frozenset()
     low, high = stored.min(), stored.max()
@@ -189,24 +197,24 @@ def _rounded_columns(values: Rows) -> frozenset[int]:
     if low > -_MANY_DIGITS and high < _MANY_DIGITS:
         return frozenset()
     large = (stored >= _MANY_DIGITS) | (stored <= -_MANY_DIGITS)
-    if is_sparse(values):
+    if is_csr(values):
         return frozenset(values.indices[large].tolist())
     are_whole = ((stored == np.rint(stored)) | np.isnan(stored)).all(axis=0)
     return frozenset(np.flatnonzero(large.any(axis=0) & are_whole).tolist())
 
 
-def _tell_rounded(summaries: Sequence[ChunkSummary], *names: Sequence[str] | None) -> None:
+def _warn_of_rounded(summaries: Sequence[ChunkSummary], *names: Sequence[str] | None) -> None:
     """Warn once of the columns of features and targets whose whole numbers may be rounded."""
-    told = [
-        f"column {j}" if known is None else known[j]
-        for kind, known in enumerate(names)
-        for j in sorted({j for summary in summaries for j in summary.rounded[kind]})
-    ]
-    if told:
+    rounded = []
+    for kind, names_of_kind in enumerate(names):
+        columns = frozenset[int]().union(*(summary.rounded[kind] for summary in summaries))
+        for j in sorted(columns):
+            rounded.append(f"column {j}" if names_of_kind is None else names_of_kind[j])
+    if rounded:
         logger.warning(
             "whole numbers of 2**53 (9.0e15) and more are rounded to 16 digits in %s. Subtract a "
             "constant first, or leave out columns of ids.",
-            shown_names(told),
+            shown_names(rounded),
         )
 
 
@@ -214,18 +222,21 @@ def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
     """Raise DataError naming the first value that is infinite, or NaN without `gaps`."""
-    stored = values.data if is_sparse(values) else values
+    stored = values.data if is_csr(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
     wrong = np.argwhere(np.isinf(stored) if gaps else ~np.isfinite(stored))
     if not len(wrong):
         return
-    row, *others = wrong[0]
-    value, column = stored[tuple(wrong[0])], others[-1] if others else 0
-    if is_sparse(values):
-        row, column = np.searchsorted(values.indptr, row, side="right") - 1, values.indices[row]
+    place = wrong[0]
+    row, column = place[0], 0
+    if is_csr(values):
+        row = np.searchsorted(values.indptr, place[0], side="right") - 1
+        column = values.indices[place[0]]
+    elif len(place) > 1:
+        column = place[-1]
     raise DataError(
-        f"{name} has {value} in row {first_row + row}{within}, column {column}.",
+        f"{name} has {stored[tuple(place)]} in row {first_row + row}{within}, column {column}.",
         "Remove the row, or fill in the value: every value must be finite.",
     )
 
@@ -283,26 +294,34 @@ def summarize_chunk(
 ) -> ChunkSummary:
     """Return the digests and label counts of one chunk."""
     # Labels, numbers and weights of a chunk can have the same bytes.
-    numbers = y is not None and y.ndim == 2
-    person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
+    are_numbers = y is not None and y.ndim == 2
+    person = b"numbers" if are_numbers else b""
+    if weights is not None:
+        person += b"weights"
     digest = hashlib.blake2b(digest_size=16, person=person)
     update_digest(digest, X)
     label_counts: dict[int | str, int] = {}
     labelled = np.zeros(X.shape[0], dtype=np.bool_)
     if y is not None:
-        text = y.dtype.kind in "TU"
-        digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
+        if y.dtype.kind in "TU":
+            digest.update(json.dumps(y.tolist()).encode())
+        else:
+            digest.update(np.ascontiguousarray(y).data)
         labelled = are_labelled(y, unlabelled)
-        if not numbers:
+        if not are_numbers:
             labels, _, counts = distinct_labels(y[labelled])
             label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     if weights is not None:
         digest.update(np.ascontiguousarray(weights).data)
     content = content_of_rows(X, y, weights, labelled)
-    n_values = X.nnz if is_sparse(X) else 0
-    has_gaps = not is_sparse(X) and X.dtype.kind == "f" and bool(np.isnan(X).any())
-    n_labelled = int(labelled.sum())
-    return ChunkSummary(digest.digest(), content, label_counts, n_labelled, n_values, has_gaps)
+    return ChunkSummary(
+        digest=digest.digest(),
+        content=content,
+        label_counts=label_counts,
+        n_labelled=int(labelled.sum()),
+        n_values=X.nnz if is_csr(X) else 0,
+        has_gaps=not is_csr(X) and X.dtype.kind == "f" and bool(np.isnan(X).any()),
+    )
 
 
 def fingerprint(
@@ -332,12 +351,14 @@ def finish_dataset(
     classes: Sequence[int | str] = (),
 ) -> None:
     """Record the attributes of a dataset; `classes` exist even if no row has them."""
-    schema, feature_names, target_names = source.schema, source.feature_names, source.target_names
+    schema, feature_names = source.schema, source.feature_names
+    target_names = source.target_names
     counts: Counter[Any] = Counter(dict.fromkeys(classes, 0))
     for summary in summaries:
         counts.update(summary.label_counts)
+    classes = sorted(counts)
     content = sum(summary.content for summary in summaries)
-    _tell_rounded(summaries, feature_names, target_names)
+    _warn_of_rounded(summaries, feature_names, target_names)
     rows = group["X"]
     if isinstance(rows, zarr.Group):
         values = [summary.n_values for summary in summaries]
@@ -349,7 +370,8 @@ def finish_dataset(
         # Contents of datasets with the same coding then add up like those of plain datasets.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
-    mark, labelled = unlabelled, None
+    mark = unlabelled
+    labelled = None
     if unlabelled is not None:
         labelled = [summary.n_labelled for summary in summaries]
         if target_names is not None:
@@ -359,8 +381,8 @@ def finish_dataset(
         "has_labels": "y" in group and target_names is None,
         "has_weights": "weights" in group,
         "has_ids": "ids" in group,
-        "classes": list(map(bool, sorted(counts))) if source.boolean_labels else sorted(counts),
-        "class_counts": [counts[label] for label in sorted(counts)],
+        "classes": [bool(label) for label in classes] if source.boolean_labels else classes,
+        "class_counts": [counts[label] for label in classes],
         "feature_names": feature_names,
         "target_names": target_names,
         "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),

@@ -59,8 +59,11 @@ logger = logging.getLogger(__name__)
 RESTORE = "Restore the data from a copy, or write the data again."
 """The remedy for damaged data."""
 
-MOVED, BUILT = ".replaced", ".unfinished"
-"""Suffixes of the hidden names of a directory that another replaces, and of one that is built."""
+MOVED = ".replaced"
+"""Suffix of the hidden name of a directory that another replaces."""
+
+BUILT = ".unfinished"
+"""Suffix of the hidden name of a directory that is built."""
 
 FORMAT_VERSION = 1
 """The number of the stored format; any change of what is stored raises it."""
@@ -173,11 +176,12 @@ def check_identity(group: zarr.Group, kind: str) -> None:
     place, attributes = group.store_path, attributes_of(group)
     found = attributes.get("kind")
     if found not in [f"dask_nrbfn.{each}" for each in kind.split(" or ")]:
-        what, advice = f"a {found}, not a dask_nrbfn.{kind}", ""
+        problem = f"{place} is a {found}, not a dask_nrbfn.{kind}."
+        remedy = f"Give the path of a {kind}."
         if found is None:
-            what = f"not a dask_nrbfn.{kind}, or was not finished"
-            advice = f" Or write the unfinished {kind} again.{_how_to_ingest(place, kind)}"
-        raise DamagedDataError(f"{place} is {what}.", f"Give the path of a {kind}.{advice}")
+            problem = f"{place} is not a dask_nrbfn.{kind}, or was not finished."
+            remedy += f" Or write the unfinished {kind} again.{_how_to_ingest(place, kind)}"
+        raise DamagedDataError(problem, remedy)
     version = attributes.get("format_version")
     if version != FORMAT_VERSION:
         raise FormatVersionError(
@@ -190,8 +194,10 @@ def check_identity(group: zarr.Group, kind: str) -> None:
 
 def _how_to_ingest(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
-    how = f"To ingest rows: dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
-    return f" {how}, or --y for arrays." if kind == "dataset" else ""
+    if kind != "dataset":
+        return ""
+    command = f"dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
+    return f" To ingest rows: {command}, or --y for arrays."
 
 
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
@@ -306,7 +312,8 @@ def locked_path(target: Path) -> Iterator[bool]:
         except OSError:
             has_locks = False
             break
-        if has_locks := _is_still(path, descriptor):
+        if _is_still(path, descriptor):
+            has_locks = True
             os.ftruncate(descriptor, 0)
             os.write(descriptor, _holder().encode())
             break
@@ -370,14 +377,14 @@ def _busy(place: object, holder: str, remedy: str) -> RunBusyError:
     return RunBusyError(f"{name} works on {place}.", remedy)
 
 
-# Building beside a location, and moving
+# Building next to a location, and moving
 
 
 @contextmanager
 def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Yield an empty group that is moved to `location` when the block succeeds.
 
-    It is built beside `location`, under a hidden name, and an error leaves the old group; a store
+    It is built next to `location`, under a hidden name, and an error leaves the old group; a store
     object is written in place, and an error empties it. Of two jobs that write to one location, the
     group of the job that ends first is kept, with `overwrite` the group of the job that ends last.
     """
@@ -391,7 +398,7 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
                 run_in_zarr(location.clear())
             raise
         return
-    with disk_errors_named(location, full_only=True), scratch_beside(location) as scratch:
+    with disk_errors_named(location, full_only=True), scratch_next_to(location) as scratch:
         yield zarr.create_group(store_at(scratch))
         check_target(location, kind=kind, overwrite=overwrite)
         replace_group(scratch, location)
@@ -425,7 +432,7 @@ def check_outside_groups(location: Location) -> None:
 
 
 @contextmanager
-def scratch_beside(location: Location) -> Iterator[Location]:
+def scratch_next_to(location: Location) -> Iterator[Location]:
     """Yield a hidden location for a group, which is removed when the block ends.
 
     On a disk it is locked meanwhile, because other processes remove what is not.
@@ -444,7 +451,8 @@ def scratch_beside(location: Location) -> Iterator[Location]:
             raise
         remove_group(hidden)
         return
-    target, directory = real_path(path), Path(str(hidden))
+    target = real_path(path)
+    directory = Path(str(hidden))
     with ExitStack() as held:
         with disk_errors_named(location):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -477,7 +485,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _hidden(target: Path, suffix: str) -> list[Path]:
-    """Return what has a drawn name beside `target`."""
+    """Return what has a drawn name next to `target`."""
     pattern = f".{glob.escape(target.name)}.{'[0-9a-f]' * 32}{suffix}"
     return [*target.parent.glob(pattern)]
 
@@ -518,7 +526,8 @@ def remove_abandoned(location: Location) -> None:
 
 def replace_group(new: Location, target: Location) -> None:
     """Replace the group at `target` with a complete one on the same disk or object store."""
-    path, url, old = local_path(new), remote(new), remote(target)
+    path = local_path(new)
+    url, old = remote(new), remote(target)
     if path is not None:
         flush_tree(Path(path))
         replace_path(Path(path), real_path(str(local_path(target))))

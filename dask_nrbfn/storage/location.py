@@ -83,7 +83,9 @@ Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
     """Return the location of a path or URL; storage options apply to URLs only."""
-    return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
+    if storage_options and "://" in text:
+        return RemoteLocation(text, storage_options)
+    return text
 
 
 def normalize(location: Location) -> Location:
@@ -105,7 +107,7 @@ def join(location: Location, name: str) -> str | RemoteLocation:
 
 
 def hidden_sibling(location: Location, suffix: str) -> str | RemoteLocation:
-    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME."""
+    """Return ``.NAME.suffix`` next to a path or URL that ends in NAME."""
     if (path := local_path(location)) is not None:
         real = real_path(path)
         return str(real.with_name(f".{real.name}.{suffix}"))
@@ -191,9 +193,8 @@ class _RemoteStore(FsspecStore):
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         async with self.guard(prefix):
-            names = []
-            async for name in super().list_dir(prefix):
-                names.append(name)
+            listed = super().list_dir(prefix)
+            names = [name async for name in listed]
         for name in names:
             yield name
 
@@ -289,7 +290,8 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
         fs.pipe_file(f"{new}/{_MOVING}", b"")
         with suppress(FileNotFoundError):
             fs.rm_file(f"{new}/{root}")
-        if replaced := [path for path in fs.find(new) if path != f"{new}/{_MOVING}"]:
+        replaced = [path for path in fs.find(new) if path != f"{new}/{_MOVING}"]
+        if replaced:
             fs.rm(replaced)
         fs.copy([f"{old}/{name}" for name in names], [f"{new}/{name}" for name in names])
         fs.copy([f"{old}/{root}"], [f"{new}/{root}"])

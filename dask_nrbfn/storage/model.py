@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.gradients import heaviest_features
-from dask_nrbfn.numeric.held_out import normalized_shares
+from dask_nrbfn.numeric.held_out import normalize_in_place
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -39,10 +39,7 @@ from dask_nrbfn.storage.location import Location, join, normalize
 from dask_nrbfn.storage.run import latest_place, model_name
 
 # Fields of a model that are attributes as they are.
-_RECORDED = (
-    *("width", "fitting_error", "spectral_risk"),
-    *("feature_names", "target_names", "read_as"),
-)
+_RECORDED = ("width", "fitting_error", "spectral_risk", "feature_names", "target_names", "read_as")
 
 # Arrays of a model and of its scaling, with the names of their dimensions.
 _ARRAYS = {
@@ -120,7 +117,7 @@ class Model:
     @property
     def n_active(self) -> int:
         """Largest number of activations of a row: all basis rows, or those of the largest cell."""
-        return self.n_basis if self.cells is None else self.cells.largest
+        return self.n_basis if self.cells is None else self.cells.most_basis_rows
 
     @property
     def n_cells(self) -> int:
@@ -182,11 +179,12 @@ class Model:
         """
         check_columns(X.shape[1], self.n_features)
         if self.cells is None:
-            scores: Floats = to_host(
-                (features or self.features).weighted_sums(
-                    X, self.weights, buffer=buffer, scratch=scratch, threads=threads
-                )
+            if features is None:
+                features = self.features
+            sums = features.weighted_sums(
+                X, self.weights, buffer=buffer, scratch=scratch, threads=threads
             )
+            scores: Floats = to_host(sums)
         else:
             scores = self._scores_of_cells(self.cells, X, buffer=buffer, threads=threads)
         if self.intercept is not None:
@@ -221,19 +219,20 @@ class Model:
         """Return the range (2, q) of the training and further targets; None for classes."""
         if self.target_range is None or further is None:
             return self.target_range
-        (low, high), (other_low, other_high) = self.target_range, further
-        return np.stack([np.fmin(low, other_low), np.fmax(high, other_high)])
+        low, high = self.target_range
+        further_low, further_high = further
+        return np.stack([np.fmin(low, further_low), np.fmax(high, further_high)])
 
     def features_of_cell(self, cell: int) -> RadialFeatures:
         """Return the radial basis functions of a cell, for rows that are scaled as the basis is."""
-        cells, made = self.cells, self._features_of_cells
+        cells = self.cells
         assert cells is not None
-        if cell not in made:
+        if cell not in self._features_of_cells:
             root = cells.roots[cell]
             basis = self.basis[cells.starts[cell] : cells.starts[cell + 1]] * root
-            own = Scaling("learned", np.zeros_like(root), np.ones_like(root), root)
-            made[cell] = self._radial(basis, cells.widths[cell], own)
-        return made[cell]
+            scaling = Scaling("learned", np.zeros_like(root), np.ones_like(root), root)
+            self._features_of_cells[cell] = self._radial(basis, cells.widths[cell], scaling)
+        return self._features_of_cells[cell]
 
     @cached_property
     def _features_of_cells(self) -> dict[int, RadialFeatures]:
@@ -261,22 +260,26 @@ class Model:
         loss = loss_named(self.params.loss)
         if self.calibration is not None:
             return self.calibration.probabilities(scores, loss)
-        return normalized_shares(loss.probability(scores), scores)
+        return normalize_in_place(loss.probability(scores), scores)
 
     def digest(self) -> str:
         """Return a digest of everything that affects the predictions of the model."""
-        calibrated = (None,) if self.calibration is None else self.calibration.to_dict().values()
-        kind = (self.scaling.kind, *self.params.predicting, *calibrated)
+        scaling = self.scaling
+        calibrated: Iterable[Any] = (None,)
+        if self.calibration is not None:
+            calibrated = self.calibration.to_dict().values()
+        kind = (scaling.kind, *self.params.predicting, *calibrated)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())
         if self.schema is not None:
             content.update(self.schema.digest.encode())
-        scaling = self.scaling
-        of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        of_cells = () if self.cells is None else self.cells.arrays().values()
-        arrays = (self.basis, self.weights, *of_scaling, self.intercept, *of_cells)
-        for array in (*arrays, self.target_range):
+        arrays = [self.basis, self.weights, scaling.shift, scaling.scale, scaling.root]
+        arrays.append(self.intercept)
+        if self.cells is not None:
+            arrays += self.cells.arrays().values()
+        arrays.append(self.target_range)
+        for array in arrays:
             if array is not None:
                 update_digest(content, array)
         return content.hexdigest()
@@ -303,23 +306,22 @@ class Model:
 
     def write(self, group: zarr.Group) -> None:
         """Write the model into an empty group."""
-        # Labels of a pandas column are Python objects; text may be in another byte order.
-        text = self.classes.dtype.kind in "OU"
-        classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
-        scaling = self.scaling
-        arrays = {name: getattr(self, name) for name in _ARRAYS} | {
-            "classes": classes,
-            **{name: getattr(scaling, name) for name in _SCALING},
-            **({} if self.cells is None else self.cells.arrays()),
-        }
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        if self.classes.dtype.kind in "OU":
+            # Labels of a pandas column are Python objects; text may be in another byte order.
+            arrays["classes"] = np.array(self.classes.tolist(), dtype=np.str_)
+        arrays |= {name: getattr(self.scaling, name) for name in _SCALING}
+        if self.cells is not None:
+            arrays |= self.cells.arrays()
         arrays = {name: values for name, values in arrays.items() if values is not None}
         dimensions = _ARRAYS | _SCALING | CellNetworks.array_names()
-        made = {name: getattr(self, name) for name in ("params", "schema", "calibration")}
         attributes = {
-            "scaling": scaling.kind,
+            "scaling": self.scaling.kind,
             "arrays": list(arrays),
             **{name: getattr(self, name) for name in _RECORDED},
-            **{name: None if each is None else each.to_dict() for name, each in made.items()},
+            "params": self.params.to_dict(),
+            "schema": None if self.schema is None else self.schema.to_dict(),
+            "calibration": None if self.calibration is None else self.calibration.to_dict(),
         }
         for name, values in arrays.items():
             write_array(group, name, values, *dimensions[name])
@@ -346,7 +348,7 @@ class Model:
         if arrays["classes"].dtype.kind == "T":
             arrays["classes"] = np.asarray(arrays["classes"].tolist())
         own: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
-        of_scaling: list[Any] = [arrays.get(name) for name in _SCALING]
+        scaling: dict[str, Any] = {name: arrays.get(name) for name in _SCALING}
         recorded = {name: attributes[name] for name in _RECORDED}
         for name in ("feature_names", "target_names"):
             recorded[name] = None if recorded[name] is None else tuple(recorded[name])
@@ -356,7 +358,7 @@ class Model:
         return cls(
             **recorded,
             **own,
-            scaling=Scaling(attributes["scaling"], *of_scaling),
+            scaling=Scaling(attributes["scaling"], **scaling),
             params=FitParams(**attributes["params"]),
             calibration=Calibration.of(attributes["calibration"] or {}),
             schema=schema,
@@ -379,11 +381,12 @@ def open_version(run: zarr.Group, place: str) -> zarr.Group:
     with metadata_named(f"{run.store_path}/{name}"):
         model = run.get(name)
     if not isinstance(model, zarr.Group) or "kind" not in model.attrs:
-        what, remedy = ("no model yet", "Finish the run by its first command, or delete it.")
+        problem = f"the run {run.store_path} has no model yet."
+        remedy = "Finish the run by its first command, or delete it."
         if place:
-            what = f"no model in {place}"
+            problem = f"the run {run.store_path} has no model in {place}."
             remedy = "Refresh the run, or restore the missing group from a copy."
-        raise DamagedDataError(f"the run {run.store_path} has {what}.", remedy)
+        raise DamagedDataError(problem, remedy)
     check_identity(model, "model")
     return model
 

@@ -30,35 +30,18 @@ from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.spec import Spec
+from dask_nrbfn.storage import group as groups
 from dask_nrbfn.storage.array import (
     Stored,
     create_array,
     get_array,
     get_stored,
     read_rows,
+    write_array,
     write_values,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    RESTORE,
-    attributes_of,
-    check_sealed,
-    copy_member,
-    delete_members,
-    exists,
-    flush_member,
-    locked_group,
-    make_groups,
-    mark_complete,
-    member_names,
-    metadata_named,
-    open_group,
-    replace_group,
-    replacing_group,
-    update_record,
-    values_named,
-    write_group,
-)
+from dask_nrbfn.storage.group import RESTORE, check_sealed, metadata_named, values_named
 from dask_nrbfn.storage.layout import PartLayout, part_name, parts_in
 from dask_nrbfn.storage.location import Location, hidden_sibling, local_path, normalize, remote
 
@@ -119,7 +102,7 @@ class Run:
     ) -> Self:
         """Open the run at `location`, or begin it; an old run must be of the same fit."""
         location = normalize(location)
-        if exists(location):
+        if groups.exists(location):
             run = cls.open(location)
             run._check_same(dataset, spec)
             return run
@@ -142,8 +125,8 @@ class Run:
             **{"decisions": {}, "stages": {}, "versions": []},
             "labelled": asdict(labelled) if dataset.n_unlabelled else None,
         }
-        with replacing_group(location, kind="run", overwrite=False) as group:
-            mark_complete(group, kind="run", attributes=attributes)
+        with groups.replacing_group(location, kind="run", overwrite=False) as group:
+            groups.mark_complete(group, kind="run", attributes=attributes)
         return cls.open(location)
 
     @classmethod
@@ -156,8 +139,8 @@ class Run:
             If `location` is not a run, or the run is damaged.
         """
         location = normalize(location)
-        stored = open_group(location, kind="run")
-        attributes = attributes_of(stored)
+        stored = groups.open_group(location, kind="run")
+        attributes = groups.attributes_of(stored)
         sizes = ("n_rows", "part_rows", "chunk_rows")
         return cls(
             location,
@@ -255,16 +238,16 @@ class Run:
 
     @cached_property
     def _writable(self) -> zarr.Group:
-        return open_group(self.location, kind="run", writable=True)
+        return groups.open_group(self.location, kind="run", writable=True)
 
     def group(self, stage: str) -> zarr.Group:
         """Return the writable group of a stage."""
-        with self._result_named(stage):
+        with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
             return self._writable.require_group(stage)
 
     def has(self, name: str) -> bool:
         """Return whether a group or array of a name is stored."""
-        with self._result_named(name):
+        with self._result_named(name), metadata_named(f"{self.location}/{name}"):
             return name in self.stored
 
     def array(self, name: str) -> Stored:
@@ -286,8 +269,7 @@ class Run:
     def _result_named(self, name: str) -> Iterator[None]:
         """Turn errors of reading into a DamagedResultError with the stage and the part."""
         try:
-            with metadata_named(f"{self.location}/{name}"):
-                yield
+            yield
         except (MissingDataError, DamagedDataError) as error:
             stage, *inner = name.split("/")
             parts = parts_in(inner[1]) if inner[1:] and inner[0] == "parts" else ()
@@ -313,23 +295,23 @@ class Run:
 
     def record(self, **changed: Any) -> None:
         """Change attributes of the run; only the process that drives the run calls this."""
-        group = open_group(self.location, kind="run", writable=True)
-        update_record(group, changed)
+        group = groups.open_group(self.location, kind="run", writable=True)
+        groups.update_record(group, changed)
         self.attributes.update(changed)
         # Another stage may have chosen.
         vars(self).pop("spec", None)
 
     def copy_fit(self, location: Location, stages: Iterable[str]) -> None:
         """Begin a run with the model and some stages of this fit, without later versions."""
-        with replacing_group(location, kind="run", overwrite=False) as group:
+        with groups.replacing_group(location, kind="run", overwrite=False) as group:
             for name in ("model", *stages):
-                copy_member(self.stored, group, name)
-            mark_complete(group, kind="run", attributes={**self.attributes, "versions": []})
+                groups.copy_member(self.stored, group, name)
+            groups.mark_complete(group, kind="run", attributes={**self.attributes, "versions": []})
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
         """Record a version as the latest one, flushed first because it cannot be computed again."""
         for name in (*needs, VERSIONS):
-            flush_member(self.location, name)
+            groups.flush_member(self.location, name)
         self.record(versions=[*self.versions, dict(record)])
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
@@ -367,7 +349,7 @@ class Run:
         return finished
 
     def _stored_parts(self, stage: str) -> list[range]:
-        names = member_names(self.stored, f"{stage}/parts")
+        names = groups.member_names(self.stored, f"{stage}/parts")
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
@@ -415,11 +397,11 @@ class Run:
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
 
         async def write() -> None:
-            await make_groups(place / attempt)
+            await groups.make_groups(place / attempt)
             for name, values in (arrays or {}).items():
                 dimensions = [f"{name}_{axis}" for axis in range(values.ndim)]
                 await write_values(place / attempt / name, values, dimensions, slice_rows)
-            await write_group(place, written)
+            await groups.write_group(place, written)
 
         run_in_zarr(write())
 
@@ -449,7 +431,7 @@ class Run:
 
     def drop(self, *names: str) -> None:
         """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
-        delete_members(self._writable, names)
+        groups.delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again."""
@@ -464,21 +446,54 @@ class Run:
         """Delete everything at the top of the run whose name begins with `prefix`."""
         self.drop(*self.group_names(prefix))
 
+    def member_names(self, group: str = "") -> list[str]:
+        """Return the names in a group of the run, readable or not; none without the group."""
+        return groups.member_names(self.stored, group)
+
     def group_names(self, prefix: str) -> list[str]:
-        """Return the names at the top of the run that begin with `prefix`, readable or not."""
-        return [name for name in member_names(self.stored) if name.startswith(prefix)]
+        """Return the names at the top of the run that begin with `prefix`."""
+        return [name for name in self.member_names() if name.startswith(prefix)]
+
+
+@dataclass(frozen=True)
+class RunArray:
+    """An array of a run.
+
+    name: that of a group, mostly of the stage that stores the array, and its own: "basis/values".
+    axes: the names of its axes.
+    content: what its values are, for readers who open the run with zarr.
+    verified: whether the end of a fit reads it again, and computes it again if it is damaged.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    content: str
+    verified: bool = True
+
+    def write(self, run: Run, values: Rows) -> None:
+        """Store the values."""
+        group, _, name = self.name.rpartition("/")
+        write_array(run.group(group), name, values, *self.axes)
+
+    def read(self, run: Run, start: int = 0, stop: int | None = None) -> Any:
+        """Return the values, or those from one place of the first axis to another."""
+        return run.read(self.name, start, stop)
+
+    def is_in(self, run: Run) -> bool:
+        """Return whether the run has the array."""
+        return run.has(self.name)
 
 
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
-    if (local_path(location) is None and remote(location) is None) or exists(location):
+    if (local_path(location) is None and remote(location) is None) or groups.exists(location):
         return
     building = hidden_sibling(location, REFRESH)
     with suppress(MissingDataError):
         refreshed = Run.open(building)
-        with locked_group(location):
-            if REFRESH in refreshed.attributes and not exists(location):
-                replace_group(building, location)
+        with groups.locked_group(location):
+            if REFRESH in refreshed.attributes and not groups.exists(location):
+                groups.replace_group(building, location)
 
 
 def part_place(stage: str, part: int | range) -> str:

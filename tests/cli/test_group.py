@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from dask_nrbfn import EngineOptions, FitParams, NRBFNError, fit_dataset
 from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.sources.options import IngestOptions
 from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 
@@ -75,3 +76,30 @@ def test_help__short(arguments):
     result = CliRunner().invoke(commands, arguments)
     assert result.exit_code == 0
     assert "-h, --help" in result.stdout
+
+
+def test_help__of_ingest_has_every_definition():
+    shown = " ".join(CliRunner().invoke(commands, ["ingest", "--help"]).stdout.split())
+    for name, option in IngestOptions.options().items():
+        text, _, _ = option.help.partition("`")
+        assert f"--{name.replace('_', '-')} {option.placeholder}".strip() in shown
+        assert text.strip() in shown
+        assert option.default in (None, False) or f"[default: {option.default_text}]" in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--missing", "some", "--missing is 'some'.\n  fix: Give one of error, drop, impute."),
+        ("--max-categories", "0", "--max-categories is 0.\n  fix: Give an integer of at least 1."),
+        (
+            "--chunk-rows",
+            "x",
+            "--chunk-rows is 'x'.\n  fix: Give an integer of at least 1, or",
+        ),
+    ],
+)
+def test_ingest__value_that_an_option_does_not_allow(option, value, message):
+    result = CliRunner().invoke(commands, ["ingest", "a.csv", "b.zarr", option, value])
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -14,6 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources.arrays import ArrayRows
+from dask_nrbfn.sources.options import WriteOptions
 from dask_nrbfn.storage.model import Model
 from tests.tables import spirals
 
@@ -21,10 +22,10 @@ READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 SCHEMA = Schema(tuple(Column(name, "number") for name in "abcd"), id="row")
 
 
-def write(X, ids, y=None, **options):
+def write(X, ids, y=None, chunk_rows=None, **options):
     source = ArrayRows({"x": X, "y": y, "id": ids})
     source.schema = SCHEMA
-    return ingest_source(source, MemoryStore(), **options)
+    return ingest_source(source, MemoryStore(), WriteOptions(chunk_rows=chunk_rows), **options)
 
 
 @pytest.fixture(scope="module")

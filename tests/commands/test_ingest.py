@@ -1,5 +1,7 @@
 """Weights and numeric targets are stored alike from rows of any form, or refused by their row."""
 
+from inspect import signature
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -9,6 +11,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.sources.options import IngestOptions
 
 N = 23
 RNG = np.random.default_rng(0)
@@ -148,6 +151,26 @@ def test_ingest__text_is_no_number():
         rows = X if isinstance(target, pd.DataFrame | pd.Series) else da.from_array(X)
         with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
             ingest_arrays(rows, None, MemoryStore(), target=target)
+
+
+def test_ingest_file__help_has_every_option():
+    parameters = signature(ingest_file).parameters
+    assert [*parameters] == ["source", "location", *IngestOptions.options()]
+    for name, option in IngestOptions.options().items():
+        assert parameters[name].default == option.default
+        assert f"\n{name} : {option.allowed}, default=" in ingest_file.__doc__
+
+
+def test_ingest_file__a_name_that_is_no_option_is_an_error(tmp_path):
+    message = "lable is not an option. label has a similar name. The options are x, y, label, "
+    with pytest.raises(ParameterError, match=message):
+        ingest_file(tmp_path / "d.csv", tmp_path / "data", lable="y")
+
+
+def test_ingest_options__names_with_commas_or_in_a_sequence():
+    options = IngestOptions(columns='a, "b,c",a', drop=["d"], missing_values="", date=[])
+    assert (options.columns, options.drop) == (("a", "b,c"), ("d",))
+    assert (options.missing_values, options.date) == (("",), None)
 
 
 def test_ingest__numbers_beside_labels():

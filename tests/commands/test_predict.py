@@ -33,7 +33,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table

@@ -14,7 +14,7 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.numeric.rows import dense, is_csr
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -36,7 +36,7 @@ def texts(n_rows, n_features=400, seed=0):
 
 def rows_of(dataset):
     X = dataset.take(np.arange(dataset.n_rows))
-    return is_sparse(X), dense(X)
+    return is_csr(X), dense(X)
 
 
 def test_ingest__matrix_is_sparse_where_that_is_smaller(tmp_path):
@@ -136,7 +136,7 @@ def test_run__updated_merged_and_refreshed_as_with_dense_rows(tmp_path):
     X = texts(40, seed=9)[0]
     for step in ("merged", "refreshed"):
         sparse, dense = models["csr", step], models["dense", step]
-        assert is_sparse(sparse.basis)
+        assert is_csr(sparse.basis)
         np.testing.assert_allclose(sparse.scores(X), dense.scores(X.toarray()), atol=1e-9)
 
 

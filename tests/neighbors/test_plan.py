@@ -12,7 +12,7 @@ def searched(n_rows, n_features, row_values, dtype=np.float32, **params):
         n_rows=n_rows,
         n_features=n_features,
         row_values=row_values,
-        width=n_features,
+        row_width=n_features,
         dtype=np.dtype(dtype),
         params=FitParams(**params),
     )

@@ -5,7 +5,7 @@ import pytest
 
 from dask_nrbfn.numeric.cell_solution import fit_cell
 from dask_nrbfn.numeric.folds import folds_of_rows
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets

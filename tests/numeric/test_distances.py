@@ -11,7 +11,7 @@ from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import distances
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
+from dask_nrbfn.numeric.rows import canonical, dense, is_csr
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -241,7 +241,7 @@ def test_scaling__of_csr_as_of_arrays(kind):
     X = draw(50, share=0.1).astype(np.float32)
     scaling = scaling_of(kind, X)
     scaled = scaling.apply(X)
-    assert is_sparse(scaled)
+    assert is_csr(scaled)
     assert scaled.dtype == np.float64
     is_like(dense(scaled), scaling.apply(dense(X)), rtol=1e-14)
     if kind != "unit":

@@ -3,7 +3,7 @@ import pytest
 
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
+from dask_nrbfn.numeric.penalties import RidgeTerms, check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
@@ -39,6 +39,10 @@ def test_check_penalty__names_what_it_needs(params, problem, remedy):
     check_penalty(FitParams(**params | given))
 
 
+def penalty_of(name, features, shares=None):
+    return penalty_named(name).of(RidgeTerms(features=lambda: features, shares=lambda: shares))
+
+
 def solve(Phi, T, alpha, penalty):
     return solve_weights(Phi.T @ Phi, T.T @ Phi, alpha=alpha, penalty=penalty).weights
 
@@ -48,7 +52,7 @@ def test_kernel__is_that_between_the_basis_rows(kernel):
     rows = np.random.default_rng(0).normal(size=(9, 3)) + 1e6
     scaling = Scaling("standard", np.full(3, 2.0), np.full(3, 5.0))
     features = RadialFeatures.from_basis(rows, 1.5, scaling, kernel=kernel, normalized=False)
-    P = penalty_named("kernel").of(lambda: features, None)
+    P = penalty_of("kernel", features)
     for first in range(9):
         for second in range(9):
             order = 1 if kernel == "laplace-l1" else 2
@@ -64,7 +68,7 @@ def test_kernel__of_any_width_has_a_solution(width):
     X, y = spirals(120)
     features = RadialFeatures.from_basis(X, width, normalized=False)
     Phi, T = features.activations(X), np.eye(3)[y]
-    K = penalty_named("kernel").of(lambda: features, None)
+    K = penalty_of("kernel", features)
     weights = solve(Phi, T, 1e-6, K)
     mu = 1e-6 * np.sum(Phi**2)
     ridge = np.linalg.solve(K + mu * np.eye(120), T)
@@ -76,7 +80,7 @@ def test_clusters__without_rows_have_no_weight():
     basis = np.concatenate([X[::10], [[50.0] * 4]])
     features = RadialFeatures.from_basis(basis, 0.7, normalized=False)
     shares = np.append(np.full(9, 1 / 9), 0.0)
-    P = penalty_named("clusters").of(lambda: features, shares)
+    P = penalty_of("clusters", features, shares)
     Phi, T = features.activations(X), np.eye(3)[y]
     weights = solve(Phi, T, 1e-3, P)
     np.testing.assert_array_equal(weights[:, 9], 0.0)

@@ -10,7 +10,7 @@ from pyarrow import feather
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.sources import open_source
+from tests.opened import open_source
 
 N = 37
 

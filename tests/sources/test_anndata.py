@@ -9,10 +9,10 @@ from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.schema import Column, Schema
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.dtypes import NO_LABEL
 from dask_nrbfn.sources.formats import holds_rows
 from tests.cells import drawn_cells, read_cells, write_cells
+from tests.opened import open_source
 
 CELLS = drawn_cells()
 GENES = tuple(CELLS.var_names)

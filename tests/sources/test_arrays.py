@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.numeric.rows import is_sparse, stacked
-from dask_nrbfn.sources import ArraySource, open_source
+from dask_nrbfn.numeric.rows import is_csr, stacked
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.sources.dtypes import INT64, STRING
 from tests.numeric.chunkings import row_chunkings, split
+from tests.opened import open_source
 from tests.storage.written import flip_byte
 
 N = 23
@@ -192,8 +193,9 @@ def test_arrays__url_is_copied_once_for_the_life_of_the_source(tmp_path, monkeyp
 STREAM = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.sources import open_source
-source = open_source(sys.argv[1])
+from dask_nrbfn.sources.formats import open_source
+from dask_nrbfn.sources.options import ReadOptions
+source = open_source(sys.argv[1], ReadOptions())
 before = peak_resident_bytes()
 print(sum(len(block.X) for block in source.blocks(10_000)), peak_resident_bytes() - before)
 """
@@ -271,7 +273,7 @@ def test_matrix__rows_and_columns(tmp_path, format):
     source = open_source(tmp_path / "d.npz", **columns)
     assert (source.n_rows, source.n_features, source.n_values) == (N, 40, MATRIX.nnz)
     X, y, weights, _ = zip(*source.blocks(7), strict=True)
-    assert all(is_sparse(block) and block.has_canonical_format for block in X)
+    assert all(is_csr(block) and block.has_canonical_format for block in X)
     np.testing.assert_array_equal(stacked(X).toarray(), MATRIX.toarray())
     np.testing.assert_array_equal(np.concatenate(y), LABELS)
     np.testing.assert_array_equal(np.concatenate(weights), WEIGHTS)

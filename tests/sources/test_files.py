@@ -12,8 +12,8 @@ import pytest
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.files import File
+from tests.opened import open_source
 from tests.sources.tables import N, as_csv, as_feather, as_parquet, people
 
 WRITERS = {

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.formats import is_query
+from tests.opened import open_source
 from tests.schemas import FILLED
 
 

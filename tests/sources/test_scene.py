@@ -8,7 +8,7 @@ import xarray as xr
 import zarr
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources import open_source
+from tests.opened import open_source
 from tests.scenes import drawn_scene, write_scene
 
 WHERE = {"variable": "reflectance", "feature_dim": "band"}

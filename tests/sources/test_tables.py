@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import FitParams, InlineEngine, NRBFNClassifier, fit_dataset, opened_rows
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.sources import open_source
+from tests.opened import open_source
 from tests.sources.tables import (
     N,
     as_csv,
@@ -459,6 +459,20 @@ def test_spoiled__cells_are_missing(tmp_path, model):
         np.testing.assert_array_equal(rows.dataset.X[:], [[1.5, 0]])
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lable": "y"}, "lable is not an option. label has a similar name."),
+        ({"schema": "other"}, "schema is given, but the columns are those of the model"),
+    ],
+)
+def test_model__options_that_its_rows_cannot_have(tmp_path, model, options, message):
+    (tmp_path / "new.csv").write_text("a,c\n1.5,p\n")
+    read = partial(opened_rows, tmp_path / "new.csv", model, beside=tmp_path / "out")
+    with pytest.raises(ParameterError, match=message), read(**options):
+        pass
+
+
 def test_schema__reads_dates_as_in_training(tmp_path):
     rows = [f"{day}.01.1970,{'uv'[day % 2]}\n" for day in range(10, 31)]
     path = tmp_path / "d.csv"
@@ -550,8 +564,10 @@ def test_wide__tables_of_20000_columns_fit_into_memory(tmp_path, name):
 MEASURE = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.sources import open_source
-print(sum(len(block.X) for block in open_source(sys.argv[1]).blocks(10_000)))
+from dask_nrbfn.sources.formats import open_source
+from dask_nrbfn.sources.options import ReadOptions
+source = open_source(sys.argv[1], ReadOptions())
+print(sum(len(block.X) for block in source.blocks(10_000)))
 print(peak_resident_bytes())
 """
 

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources import open_source
+from tests.opened import open_source
 from tests.sources.tables import features, ingest, ingest_text, labels_of, rows_of, typed
 
 

@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES
 from dask_nrbfn.numeric.locality import locality_bytes
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.small_fit import try_bytes
-from dask_nrbfn.numeric.threads import beside_bytes
+from dask_nrbfn.numeric.threads import concurrent_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import bases, cells, columns, moments, search
 from dask_nrbfn.stages.bases import MOST_SCORED
@@ -257,7 +257,7 @@ def test_tuning_of_alpha__solves_without_each_fold(table):
     judged = math.ceil(N / folds)
     weights = floats((n_alphas, K, R))
     held = solve_bytes(R, K, in_place=True) + 2 * TRIANGLE_BYTES + 2 * weights
-    held += beside_bytes(n_alphas, floats((R, R)))
+    held += concurrent_bytes(n_alphas, floats((R, R)))
     expect(of["path"], systems={R: n_alphas}, held_bytes=holds(held))
     rows, scores = block_rows(R), n_alphas * K
     block = floats((rows, R), (5, rows, P), (5, rows, scores), (2, 2, scores, R))
@@ -291,7 +291,7 @@ def test_path__of_a_tuning_with_penalties_and_eigenfunctions(table):
     n_ridges = 2 * len(alphas)
     weights = floats((n_ridges, K, R))
     solving = of_basis(4) + solve_bytes(R, K, penalty_axes=2)
-    held = solving + TRIANGLE_BYTES + 2 * weights + beside_bytes(n_ridges, floats((R, R)))
+    held = solving + TRIANGLE_BYTES + 2 * weights + concurrent_bytes(n_ridges, floats((R, R)))
     expect(
         of["path"],
         products=4 * R**3 / 3,
@@ -305,7 +305,7 @@ def test_path__of_a_tuning_with_penalties_and_eigenfunctions(table):
     n_ridges = 2 * len(alphas)
     spanned = floats((5, R, R)) + of_basis(4)
     held = solve_bytes(R, K, n_components=20) + TRIANGLE_BYTES + floats((2, n_ridges, K, R))
-    held += spanned + beside_bytes(n_ridges, floats((3, R, R)))
+    held += spanned + concurrent_bytes(n_ridges, floats((3, R, R)))
     expect(
         of["path"],
         products=n_solved * 10 * R**3 + 4 * R**3 / 3,
@@ -419,7 +419,7 @@ def test_metric__tries_networks_and_learns_from_them(table):
     n_tried = n_firsts + 3 * n_rounds
     own = columns.tried_bytes(r, K, n_held_out=1, n_ridges=7)
     held = 4 * rows * (floats((P,)) + floats((3,))) + try_bytes(rows, r) + own
-    held += beside_bytes(n_firsts, own) + floats((block_rows(r), 2 * r + 8 * P))
+    held += concurrent_bytes(n_firsts, own) + floats((block_rows(r), 2 * r + 8 * P))
     expect(
         costs(table, params)["metric"],
         products=n_tried * rows * (r * r + 3 * 2 * r * P) + n_rounds * rows * 2 * (K + 2) * r * P,
@@ -460,7 +460,7 @@ def test_search__tries_every_combination_in_rounds(table, components):
     if components:
         network += floats((5, R, R), (4, 20, R + 20))
     n_all = sum(each.n_tried for each in rounds)
-    networks = try_bytes(rows, R) + network + beside_bytes(n_all, network)
+    networks = try_bytes(rows, R) + network + concurrent_bytes(n_all, network)
     expect(
         cost,
         products=products,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.commands.describe import describe_tuning
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import moments
 from dask_nrbfn.stages.moments import LOCALITY
@@ -37,7 +37,7 @@ def fit(X, targets, params=PARAMS, **options):
 
 
 def R_of(run):
-    return moments.read_locality(run, 1.0).matrix
+    return moments.ridge_terms(run).locality()
 
 
 def naive_R(run, X, targets, rows=None):

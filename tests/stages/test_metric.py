@@ -82,7 +82,7 @@ def test_metric__equal_weights_where_nothing_can_be_learned(X):
     table = write_table(MemoryStore(), X, y)
     run = Run.start(MemoryStore(), table, Spec.of(PARAMS), {})
     for stage in (COLUMNS, METRIC):
-        record = stage.compute(StageJob(run, table, ENGINE))
+        record = stage.compute(StageJob(run, table, ENGINE)).to_dict()
         run.record(stages=run.stages | {stage.name: record})
     np.testing.assert_array_equal(run.read("metric/root"), 1.0)
 

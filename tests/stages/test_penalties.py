@@ -10,8 +10,9 @@ from threadpoolctl import threadpool_limits
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.ridge import RidgeSystem
-from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
+from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
@@ -205,7 +206,7 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
                 system,
                 np.arange(300) != 7,
                 tried=[Ridge("weights", alpha) for alpha in ALPHAS],
-                penalize=lambda system, ridge: system,
+                terms=RidgeTerms(features=lambda: None, shares=lambda: None),
                 each=each_system(300),
             )
         found.append((solved.weights.tobytes(), conditions))

@@ -19,7 +19,7 @@ from dask_nrbfn.stages import search
 from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.resolve import n_judged_folds, resolve_tuning
-from dask_nrbfn.stages.search import planned_rounds
+from dask_nrbfn.stages.search import SEARCH, planned_rounds
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine
@@ -225,9 +225,9 @@ def test_search__refines_the_width_of_the_best():
 
 def test_search__given_widths_are_not_refined():
     X, y = spirals(80)
-    search = tune(X, y, replace(SIZED, basis="random")).stages["search"]
-    assert len(search["tried"]) == 2
-    assert search["stopped"] is None
+    run = tune(X, y, replace(SIZED, basis="random"))
+    assert len(SEARCH.recorded(run).tried) == 2
+    assert SEARCH.recorded(run).stopped is None
 
 
 def noisy(n_rows, seed=0):

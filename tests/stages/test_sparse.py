@@ -14,7 +14,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import planned, stage_costs
-from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.numeric.rows import is_csr
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.resolve import resolve_tuning
@@ -98,7 +98,7 @@ def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
     size = 1e-7 if options.get("kernel") == "laplacian" else 1e-10
     is_like(scores(of_csr), scores(of_arrays), size)
     drawn = options.get("basis") != "kmeans"
-    assert is_sparse(Model.load(of_csr.location).basis) == drawn
+    assert is_csr(Model.load(of_csr.location).basis) == drawn
 
 
 def test_tune__tries_no_learned_weights():

@@ -14,8 +14,8 @@ from dask_nrbfn.errors import DataError, MemoryBudgetError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
-from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model

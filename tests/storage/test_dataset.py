@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group

@@ -126,10 +126,10 @@ def test_replacing_group__not_inside_a_group(place, overwrite):
 
 WRITER = """
 import sys, time
-from dask_nrbfn.storage.group import replacing_group, scratch_beside
+from dask_nrbfn.storage.group import replacing_group, scratch_next_to
 writes = {
     "group": lambda place: replacing_group(place, kind="dataset", overwrite=False),
-    "scratch": scratch_beside,
+    "scratch": scratch_next_to,
 }
 with writes[sys.argv[1]](sys.argv[2]) as begun:
     if sys.argv[1] == "scratch":

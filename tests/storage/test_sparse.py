@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DataError, MissingDataError
-from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.numeric.rows import is_csr
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.array import get_stored, read_rows, write_values
 from dask_nrbfn.storage.chunks import check_finite
@@ -29,7 +29,7 @@ def drawn(n_rows, n_features=300, density=0.05, seed=0, dtype=np.float64):
 
 
 def assert_same(found, expected):
-    assert is_sparse(found)
+    assert is_csr(found)
     assert found.has_canonical_format
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found.toarray(), expected.toarray())

@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.storage.chunks import create_dataset_arrays, finish_dataset, write_chunk
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import replacing_group

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.arrays import ArraySource
+from dask_nrbfn.sources.options import WriteOptions
 from tests.workflows.script import run_here
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ def dataset(tmp_path_factory):
     y = np.arange(600) % 3
     X = np.rint(40 + 25 * y[:, None] + 20 * rng.standard_normal((600, 5))).clip(0, 255)
     location = tmp_path_factory.mktemp("benchmarks") / "dataset.zarr"
-    ingest_source(ArraySource(X.astype(np.uint8), y), location, chunk_rows=128)
+    ingest_source(ArraySource(X.astype(np.uint8), y), location, WriteOptions(chunk_rows=128))
     return location
 
 

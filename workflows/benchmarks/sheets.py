@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.sources import Block
-from dask_nrbfn.sources.source import Source
+from dask_nrbfn.sources.source import Block, Source
 
 # Rows drawn from one generator, so that a row does not depend on how many are read at a time.
 _BATCH_ROWS = 8192

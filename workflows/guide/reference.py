@@ -6,8 +6,10 @@ returns. `mkdocs build --strict -f workflows/guide/mkdocs.yml` runs it.
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from functools import partial
 from html import escape
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import dask_nrbfn
 from dask_nrbfn import errors
 from dask_nrbfn.cli import COMMANDS, commands
 from dask_nrbfn.engine import EngineOptions
+from dask_nrbfn.fit import STAGES
 from dask_nrbfn.params import FitLimits, FitParams, Params, TuneParams
 from dask_nrbfn.sources.formats import FORMATS
+from dask_nrbfn.stages.model import EMBEDDED
+from dask_nrbfn.stages.stage import StageRecord
 
 # Headings of the Python page, and the rooms of the package whose public names stand below each.
 ROOMS = {
@@ -131,7 +136,7 @@ def formats() -> str:
 def exit_codes() -> str:
     """Return a table of the errors that end a command with the code of what a user can correct."""
     kinds = [
-        (f"`{kind.__name__}`", f"`{kind.__bases__[-1].__name__}`", str(kind.__doc__).split("\n")[0])
+        (f"`{kind.__name__}`", f"`{kind.__bases__[-1].__name__}`", first_sentence(kind))
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.NRBFNError)
         if kind is not errors.NRBFNError
@@ -158,7 +163,41 @@ def entry(name: str, *, examples: str = "true") -> str:
     return f"::: {PUBLIC[name].__module__}.{name}\n    options: {options}"
 
 
+def run_arrays() -> str:
+    """Return a table of the arrays that stages store in a run."""
+    rows = [
+        (
+            f"`{array.name}`",
+            ", ".join(array.axes),
+            array.content,
+            "yes" if array.verified else "",
+            "yes" if stage.read_by_updates else "",
+        )
+        for stage in (*STAGES, EMBEDDED)
+        for array in stage.arrays
+    ]
+    return table(["array", "axes", "values", "verified", "updates"], rows)
+
+
+def run_records() -> str:
+    """Return a table of the records of stages."""
+    rows = []
+    for stage in STAGES:
+        own = fields(stage.record)[len(fields(StageRecord)) :]
+        if own:
+            names = ", ".join(f"`{each.name}`" for each in own)
+            rows.append((f"`{stage.name}`", names, first_sentence(stage.record)))
+    return table(["stage", "values", "meaning"], rows)
+
+
+def first_sentence(kind: type[Any]) -> str:
+    """Return the first paragraph of a docstring."""
+    return " ".join(cleandoc(str(kind.__doc__)).split("\n\n")[0].split())
+
+
 PARTS = {
+    "run_arrays": run_arrays,
+    "run_records": run_records,
     "fit_options": lambda: options_of(FitParams, FitLimits),
     "tune_options": lambda: options_of(TuneParams),
     "formats": formats,

@@ -5,7 +5,7 @@ where the estimators have width factors, folds and a basis that stays.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.moments import MomentSums
-from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSolution, RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets
@@ -68,9 +68,8 @@ class Recipe:
 
     def system(self, features: RadialFeatures, X: NDArray[Any], codes: NDArray[Any]) -> RidgeSystem:
         """Return the ridge system of rows, with what it keeps small."""
-        P = penalty_named(self.penalty)
-        matrix = P.of(lambda: features, shares(features.basis, X) if P.needs_shares else None)
-        return replace(radial_system(features, X, codes), penalty=matrix)
+        terms = RidgeTerms(features=lambda: features, shares=lambda: shares(features.basis, X))
+        return radial_system(features, X, codes).with_ridge(Ridge(self.penalty, 0.0), terms)
 
     def solutions(
         self, system: RidgeSystem, alphas: Sequence[float]
