@@ -118,3 +118,10 @@ def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
     file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
     with pytest.raises(ParameterError, match="but the labels are numbers"):
         ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
+
+
+def test_ingest_arrays__a_number_marks_missing_targets():
+    target = np.where(GAPS, 1000.0, Y)
+    dataset = ingest_arrays(X, None, MemoryStore(), target=target, unlabelled="1e3")
+    missing = np.isnan(dataset.take_targets(np.arange(N))[:, 0])
+    assert missing.tolist() == GAPS.tolist()
