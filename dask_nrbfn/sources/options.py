@@ -6,6 +6,7 @@ This module loads no numpy, so that the help of a command starts fast.
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.params import Params, anything, count, flag, names, word
@@ -28,6 +29,13 @@ def named_columns(given: Names) -> tuple[str, ...]:
     return tuple(dict.fromkeys(next(csv.reader([given], skipinitialspace=True)))) or ("",)
 
 
+def joined_names(names: Sequence[str]) -> str:
+    """Return names as one text, from which `named_columns` returns them."""
+    text = StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
+
+
 def _name(help: str, *, none: str = "", metavar: str = "NAME") -> Any:
     return word(None, "", help, none=none, metavar=metavar)
 
@@ -47,7 +55,7 @@ class ReadOptions(Params):
         none="the array y of a file with arrays, else no labels",
     )
     label: str | None = _name("Label column of a table, or variable of a scene.", metavar="COLUMN")
-    target: str | None = _name(
+    target: Names = _name(
         'Numeric targets instead of labels: columns A,B of a table, with "" around a name that has '
         "a comma; arrays as with `y`; obs/A,obs/B of AnnData; variables of a scene.",
     )
@@ -130,6 +138,8 @@ class ReadOptions(Params):
     )
 
     def __post_init__(self) -> None:
+        if self.target is not None and not isinstance(self.target, str):
+            object.__setattr__(self, "target", joined_names(self.target))
         for name, option in self.options().items():
             if option.several:
                 object.__setattr__(self, name, named_columns(getattr(self, name)) or None)

@@ -168,6 +168,7 @@ def test_ingest_file__a_name_that_is_no_option_is_an_error(tmp_path):
 
 
 def test_ingest_options__names_with_commas_or_in_a_sequence():
+    assert IngestOptions(target=["a", "b,c"]).target == 'a,"b,c"'
     options = IngestOptions(columns='a, "b,c",a', drop=["d"], missing_values="", date=[])
     assert (options.columns, options.drop) == (("a", "b,c"), ("d",))
     assert (options.missing_values, options.date) == (("",), None)
