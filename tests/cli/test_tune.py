@@ -89,3 +89,9 @@ def test_cli__files_that_are_no_basis(tmp_path, dataset):
     wrong = refuse(*fit, tmp_path / "good.npy", "--basis-size", 4)
     assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
     assert not (tmp_path / "run").exists()
+
+
+def test_cli_tune__text_that_is_no_number_is_named(tmp_path, dataset):
+    problem, _ = refuse("tune", dataset, tmp_path / "run", "--alphas", "0.1,a")
+    assert problem == "--alphas is 'a'."
+    assert not (tmp_path / "run").exists()
