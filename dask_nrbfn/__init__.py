@@ -48,6 +48,34 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.run import Run as Run
 else:
     # All of it takes seconds to load, and a process rarely needs all of it.
-    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "commands.describe": ["describe"],
+            "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
+            "commands.files": ["opened_rows"],
+            "commands.fit": ["fit_dataset", "refresh_run"],
+            "commands.ingest": ["ingest_arrays", "ingest_file"],
+            "commands.maps": ["predict_scene"],
+            "commands.onnx_model": ["export_onnx"],
+            "commands.plan": ["Plan", "plan_fit"],
+            "commands.predict": ["predict_dataset"],
+            "commands.update": ["Judge", "merge_runs", "update_run"],
+            "engine.connection": ["connect"],
+            "engine.options": ["EngineOptions"],
+            "engine.tasks": ["DaskEngine", "InlineEngine"],
+            "errors": ["IllConditionedWarning", "NRBFNError"],
+            "estimators.classifier": ["NRBFNClassifier"],
+            "estimators.diffusion": ["DiffusionMap"],
+            "estimators.regressor": ["NRBFNRegressor"],
+            "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
+            "params": ["FitParams", "TuneParams"],
+            "stages.basis": ["given_basis"],
+            "storage.dataset": ["Dataset"],
+            "storage.location": ["RemoteLocation"],
+            "storage.model": ["Model"],
+            "storage.run": ["Run"],
+        },
+    )
 
 __version__ = version("dask-nrbfn")

@@ -34,19 +34,23 @@ class Advice(NamedTuple):
             if found["name"] is None:
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
-            if given and name.startswith("-"):
-                value = re.sub(r"\\(.)", r"\1", found["value"])
-                inside = re.sub(r'(["\\$`])', r"\\\1", value)
-                return f'{name} "{inside}"' if "'" in value else f"{name} {quote(value)}"
-            return name + given
+            if not given or not name.startswith("-"):
+                return name + given
+            value = re.sub(r"\\(.)", r"\1", found["value"])
+            if "'" not in value:
+                return f"{name} {quote(value)}"
+            inside = re.sub(r'(["\\$`])', r"\\\1", value)
+            return f'{name} "{inside}"'
 
         return _PARAMETER.sub(spelled, self.text)
 
 
 def plural(value: int, name: str) -> str:
     """Return a number with its noun, which is in the plural unless the number is 1."""
+    if value == 1:
+        return f"1 {name}"
     ending = "es" if name.endswith("s") else "s"
-    return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
+    return f"{value:,} {name}{ending}"
 
 
 class NRBFNError(Exception):

@@ -119,9 +119,10 @@ def disk_errors_named(place: object, *, full_only: bool = False) -> Iterator[Non
     except NRBFNError:
         raise
     except OSError as error:
-        fault, remedy = "cannot be written", "Give a path in a directory that you may write to."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            fault, remedy = "does not fit on the disk", "Free disk space, or write to another disk."
-        elif full_only:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if full_only and not is_full:
             raise
+        fault, remedy = "cannot be written", "Give a path in a directory that you may write to."
+        if is_full:
+            fault, remedy = "does not fit on the disk", "Free disk space, or write to another disk."
         raise StorageError(f"{place} {fault} ({error.strerror or error}).", remedy) from error

@@ -26,7 +26,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.model import PinnedModel
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.weighting import Reading, folded_blocks
+from dask_nrbfn.weighting import RowReading, folded_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class RowPass(Protocol):
     """The work of a task on the blocks of its part."""
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> RowReading | None:
         """How the rows are read. None: `sums` reads what it needs, and `add` is never called."""
         return None
 

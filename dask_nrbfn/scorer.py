@@ -30,6 +30,12 @@ def _decisions(model: Model, scores: Floats) -> Floats:
     return difference if loss_named(model.params.loss).solved_at_once else difference / 2
 
 
+def _numbers(model: Model, scores: Floats) -> Floats:
+    """Return predicted numbers (b, q); those of a single target as (b,), as scikit-learn does."""
+    values = model.clipped(scores)
+    return values[:, 0] if scores.shape[1] == 1 else values
+
+
 RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
     "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
@@ -37,8 +43,7 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "decisions": _decisions,
     "probabilities": Model.probabilities,
     "values": Model.clipped,
-    # scikit-learn returns the predictions of a single target as (b,).
-    "numbers": lambda model, scores: model.clipped(scores)[:, 0 if scores.shape[1] == 1 else ...],
+    "numbers": _numbers,
     # A missing feature makes all scores of its row NaN.
     "skipped": lambda _, scores: np.isnan(scores[:, 0]),
 }
@@ -111,15 +116,17 @@ class Scorer:
         scores = np.full((X.shape[0], len(self.model.weights)), np.nan)
         for start in range(0, len(scores), self.block_rows):
             rows = X[start : start + self.block_rows]
-            rows = rows if is_csr(rows) else np.asarray(unmasked(rows))
-            block = scores[start : start + self.block_rows]
-            known: Any = ...
-            if skip_gaps and (gaps := np.isnan(rows)).any():
+            if not is_csr(rows):
+                rows = np.asarray(unmasked(rows))
+            known: Any = slice(None)
+            if skip_gaps:
+                gaps = np.isnan(rows)
                 fills = schema is not None and schema.fills
                 known = ~(gaps.all(axis=1) if fills else gaps.any(axis=1))
                 rows = rows[known]
             if rows.shape[0]:
                 place = {"first_row": first_row + start, "within": within}
+                block = scores[start : start + self.block_rows]
                 block[known] = self.scores_of(self._features(rows, as_stored, **place))
         return scores
 

@@ -66,39 +66,38 @@ class RowWeights:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Reading:
+class RowReading:
     """How a pass reads labelled rows; `codes_in_model` has new codes of classes, or is None."""
 
     block_rows: int
     weighting: RowWeights
     n_folds: int = 1
     # More than `n_folds` if the last fold has the rows of all other folds; None: `n_folds`.
-    of_folds: int | None = None
+    n_drawn_folds: int | None = None
     seed: int = 0
     codes_in_model: Sequence[int] | None = None
 
 
 def folded_blocks(
-    dataset: Dataset, start: int, stop: int, reading: Reading
+    dataset: Dataset, start: int, stop: int, reading: RowReading
 ) -> Iterator[FoldedBlock]:
     """Yield rows in blocks, each sorted by fold; reading begins at once."""
     size, n_folds = reading.block_rows, reading.n_folds
+    n_drawn = n_folds if reading.n_drawn_folds is None else reading.n_drawn_folds
     blocks = dataset.blocks(start, stop, size)
-    recoded = None if reading.codes_in_model is None else np.asarray(reading.codes_in_model)
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
-        X, targets, own = block
+        X, targets, sample_weights = block
         if targets is None:
             # Without targets, all rows are in one group.
             targets = np.zeros(X.shape[0], dtype=np.int64)
-        weights = reading.weighting.of_rows(targets, own)
+        weights = reading.weighting.of_rows(targets, sample_weights)
         if weights is not None:
             with np.errstate(over="ignore"):
                 check_total_weight(float(weights.sum()))
-        if recoded is not None:
-            targets = recoded[targets]
-        last, n_drawn = first + X.shape[0], reading.of_folds or n_folds
-        folds = folds_of_rows(first, last, n_folds=n_drawn, seed=reading.seed)
+        if reading.codes_in_model is not None:
+            targets = np.asarray(reading.codes_in_model)[targets]
+        folds = folds_of_rows(first, first + X.shape[0], n_folds=n_drawn, seed=reading.seed)
         folds = np.minimum(folds, n_folds - 1)
         return fold_block(X, targets, weights, folds, n_folds=n_folds)._replace(start=first)
 

@@ -98,6 +98,26 @@ def reference_activations(X, basis, width):
     return Phi / Phi.sum(axis=1, keepdims=True)
 
 
+def reference_ridge(Phi, T, alpha, *, P=None, weights=1.0, locality=None, middle=0.0, mean=0.0):
+    """Return ridge weights (r, q) and an intercept (q,) of activations (n, r) and targets (n, q).
+
+    P is a penalty, I without one, and `locality` the factor of another and this one. What the
+    activations and targets are centred about, `middle` and `mean`, has no penalty.
+    """
+    A, own = Phi - middle, np.broadcast_to(weights, len(Phi))[:, None]
+    gram, jitter = A.T @ (own * A), 0.0
+    if P is None:
+        P = np.eye(len(gram))
+    elif np.any(np.diag(P.diagonal()) != P):
+        jitter = 1e-13 * np.trace(gram)
+    added = [(alpha, P)] if locality is None else [(alpha, P), locality]
+    unit = np.trace(gram) * len(gram)
+    ridge = sum(factor * unit / np.trace(matrix) * matrix for factor, matrix in added)
+    penalized = gram + ridge + jitter * np.eye(len(gram))
+    W = np.linalg.solve(penalized, A.T @ (own * (T - mean)))
+    return W, mean - middle * np.ones(len(W)) @ W
+
+
 def reference_penalized(Phi, T, alpha, P):
     """Return ridge weights (q, r) with the penalty P, from rows with roots of it below them."""
     mu = alpha * np.sum(Phi**2) * len(P) / np.trace(P)

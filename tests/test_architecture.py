@@ -5,8 +5,6 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "dask_nrbfn"
 
 # What each room may import, beside itself. The package root is free, so nobody may import it.
@@ -212,41 +210,16 @@ def test_architecture__functions_and_files_are_short():
     assert not long
 
 
-@pytest.fixture
-def fake_package(tmp_path):
-    package = tmp_path / "dask_nrbfn"
-
-    def write(name, source):
-        path = package / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-        return package
-
-    return write
-
-
-# One case for each way to write an import, and for each kind of rule.
-FOUND = {
-    "from": ("numeric/a.py", "from dask_nrbfn.stages.width import f", "import stages"),
-    "relative": ("numeric/a.py", "from ..storage import dataset", "import storage"),
-    "for types only": (
-        "errors.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dask_nrbfn import params",
-        "import params",
-    ),
-    "by name": ("numeric/a.py", "importlib.import_module('dask_nrbfn.cli')", "import cli"),
-    "public names": ("stages/a.py", "from dask_nrbfn import fit_dataset", "the package root"),
-    "dask": ("storage/a.py", "import dask.array as da", "storage must not import dask"),
-    "numeric": ("numeric/a.py", "def f():\n    from sklearn import x", "must not import sklearn"),
-    "private": ("storage/a.py", "from zarr.core.sync import sync", "known to private.py alone"),
-    "catch-all module": ("storage/utils.py", "", "utils says nothing"),
-}
-
-
-@pytest.mark.parametrize(("name", "source", "message"), FOUND.values(), ids=FOUND)
-def test_architecture__finds(fake_package, name, source, message):
-    found = violations(fake_package(name, source))
-    assert any(line.startswith(f"{name}: ") and message in line for line in found), found
+def test_architecture__a_rule_that_is_broken_is_found(tmp_path):
+    source = "import dask\nif 1:\n    from ..stages import width\nfrom zarr.core.sync import sync"
+    (tmp_path / "dask_nrbfn" / "storage").mkdir(parents=True)
+    (tmp_path / "dask_nrbfn" / "storage" / "utils.py").write_text(source)
+    assert violations(tmp_path / "dask_nrbfn") == [
+        "storage/utils.py: utils says nothing about what is in it",
+        "storage/utils.py: line 1: storage must not import dask",
+        "storage/utils.py: line 4: zarr.core.sync.sync is private, and known to private.py alone",
+        "storage/utils.py: line 3: storage must not import stages",
+    ]
 
 
 def test_architecture__arrows_have_no_cycle():

@@ -14,58 +14,30 @@ import dask_nrbfn
 from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.params import FitParams
 
-# A parameter, the module and the table of its choices, a name, and the object of this name.
-ADDED = [
-    (
-        "kernel",
+# A parameter and a new name of it; the module, and what defines the object of this name there.
+ADDED = {
+    ("kernel", "inverse-multiquadric"): (
         "numeric/kernels.py",
-        "KERNELS",
-        "inverse-multiquadric",
-        """
-INVERSE_MULTIQUADRIC = Kernel(
-    rate=0.0,
-    slope=lambda t: -0.5 * (1 + t**2) ** -1.5,
-    log_factor=lambda t: -np.log(np.hypot(1, t)),
-)
-""",
+        "INVERSE_MULTIQUADRIC = Kernel(rate=0.0, slope=lambda t: -0.5 * (1 + t**2) ** -1.5,"
+        " log_factor=lambda t: -np.log(np.hypot(1, t)))",
     ),
-    (
-        "loss",
+    ("loss", "cubed-hinge"): (
         "numeric/losses.py",
-        "LOSSES",
-        "cubed-hinge",
-        """
-CUBED_HINGE = Loss(
-    value=lambda m: np.maximum(1 - m, 0) ** 3,
-    slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
-    curvature=6.0,
-    probability=LOGISTIC.probability,
-)
-""",
+        "CUBED_HINGE = Loss(value=lambda m: np.maximum(1 - m, 0) ** 3, curvature=6.0,"
+        " slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2, probability=LOGISTIC.probability)",
     ),
-    (
-        "penalty",
+    ("penalty", "first-weights"): (
         "numeric/penalties.py",
-        "PENALTIES",
-        "first-weights",
-        """
-FIRST_WEIGHTS = Penalty(diagonal=lambda features, _: 1.0 / np.arange(1, len(features.basis) + 1))
-""",
+        "FIRST_WEIGHTS = Penalty(diagonal=lambda f, _: 1.0 / np.arange(1, len(f.basis) + 1))",
     ),
-    (
-        "basis",
+    ("basis", "first-rows"): (
         "stages/basis.py",
-        "BASES",
-        "first-rows",
-        """
-from dask_nrbfn.stages.bases import BasisSource, Chosen
-FIRST_ROWS = BasisSource(
-    choose=lambda run, dataset, size, rule: Chosen(dataset.take(np.arange(size)), np.arange(size)),
-)
-""",
+        "from dask_nrbfn.stages.bases import BasisSource, Chosen\n"
+        "FIRST_ROWS = BasisSource(choose=lambda run, dataset, size, rule:"
+        " Chosen(dataset.take(np.arange(size)), np.arange(size)))",
     ),
-]
-CHOSEN = {parameter: name for parameter, _, _, name, _ in ADDED}
+}
+TABLES = {"kernel": "KERNELS", "loss": "LOSSES", "penalty": "PENALTIES", "basis": "BASES"}
 SCRIPT = """
 import json, sys
 from dask_nrbfn import NRBFNClassifier
@@ -86,10 +58,10 @@ def extended(tmp_path_factory):
     package = place / own.name
     shutil.copytree(own, package, ignore=shutil.ignore_patterns("__pycache__"))
     choices = (package / "choices.py").read_text()
-    for _, module, table, name, text in ADDED:
+    for (parameter, name), (module, text) in ADDED.items():
         with (package / module).open("a") as file:
-            file.write(text)
-        begin = rf'({table} = Choices\(\s*"[\w.]+")'
+            file.write(f"\n{text}\n")
+        begin = rf'({TABLES[parameter]} = Choices\(\s*"[\w.]+")'
         choices, n_changed = re.subn(begin, rf'\1, "{name}"', choices)
         assert n_changed == 1
     (package / "choices.py").write_text(choices)
@@ -113,10 +85,13 @@ def run_python(place, *arguments):
 @pytest.mark.slow
 def test_choices__one_more_is_an_object_and_a_name(extended):
     shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
-    assert all(value in shown for value in CHOSEN.values())
+    assert all(name in shown for _, name in ADDED)
     (extended / "fits.py").write_text(SCRIPT)
-    scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]
-    assert len(scores) == len(CHOSEN)
+    scores = [
+        float(line)
+        for line in run_python(extended, "fits.py", json.dumps(dict(ADDED.keys()))).split()
+    ]
+    assert len(scores) == len(ADDED)
     assert min(scores) > 0.6
 
 

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import columns, moments, refine
@@ -19,7 +20,7 @@ from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError, middles
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import copy_of, spirals, surfaces, write_table
 
 DRAWN = FitParams(basis="random", basis_size=20, width_factor=0.3, alpha=1e-3, n_parts=2)
 PLAIN = replace(DRAWN, features="plain")
@@ -153,11 +154,8 @@ def finish(kind, tables, place, engine=None, **changes):
     """Return the run that a fit ends with."""
     dataset, judged = tables
     params, engine = replace(kind.params, **changes), engine or InlineEngine()
-    if kind.embeds:
-        return fit_dataset(dataset, place, params, engine, embeds=True)
-    if kind.tuning is not None:
-        return fit_dataset(dataset, place, params, engine, tuning=kind.tuning, validation=judged)
-    options = {"min_recall": 0.0, "basis": kind.basis}
+    options = {"tuning": kind.tuning, "validation": judged, "basis": kind.basis}
+    options |= {"embeds": kind.embeds, "min_recall": 0.0}
     return fit_dataset(dataset, place, params, engine, **options)
 
 
@@ -185,6 +183,23 @@ def test_every_fit__any_parts(kind, whole):
     run = finish(kind, whole.tables, MemoryStore(), n_parts=9)
     found = Model.load(run.location).scores(rows)
     np.testing.assert_allclose(found, scores, atol=1e-6 * np.abs(scores).max())
+
+
+# An embedding has no targets, and weights of other losses are no function of sums.
+UPDATED = [name for name in KINDS if name not in ("embedding", "sparse", "tuned losses")]
+
+
+@pytest.mark.fast_cases(1)
+@by_kind(UPDATED)
+def test_every_fit__added_and_forgotten_rows_leave_the_fit(kind, whole):
+    X, store = whole.tables[0].take(np.arange(40)), copy_of(whole.run.location)
+    scores, others = Model.load(store).scores(X), write_table(MemoryStore(), **rows_of(kind, 5))
+    update_run(store, others, InlineEngine())
+    changed = Model.load(store).scores(X)
+    update_run(store, others, InlineEngine(), forget=True)
+    found, size = Model.load(store).scores(X), np.abs(scores).max()
+    assert np.abs(changed - scores).max() > 1e-3 * size
+    np.testing.assert_allclose(found, scores, rtol=0, atol=1e-9 * size)
 
 
 def stops(kind, done):

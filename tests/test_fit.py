@@ -11,7 +11,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import DamagedResultError, MemoryBudgetError, RecallError
+from dask_nrbfn.errors import DamagedResultError, MemoryBudgetError
 from dask_nrbfn.fit import (
     STAGES,
     finish_run,
@@ -23,18 +23,15 @@ from dask_nrbfn.fit import (
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts
-from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import MOST_FOUND
-from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from dask_nrbfn.stages.moments import MOMENTS
-from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.stage import Stage, StageRecord
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 PARAMS = FitParams(alpha=1e-6, n_neighbors=5, n_parts=3)
 
@@ -96,21 +93,6 @@ def with_counts(monkeypatch):
     monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
 
 
-@pytest.mark.parametrize("basis", ["sknn", "random"])
-@pytest.mark.parametrize(
-    "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]
-)
-def test_stages_of__in_their_order(basis, tuning):
-    params = FitParams(basis=basis, basis_size=9, features="normalized", scale="none", alpha=1e-6)
-    spec = Spec.of(params) if tuning is None else resolve_tuning(params, tuning)
-    stages = stages_of(spec)
-    assert stages == [stage for stage in STAGES if stage in stages]
-    names = {stage.name for stage in stages}
-    assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
-    assert names.isdisjoint({"neighbors", "recall", "confidence"}) == (basis == "random")
-    assert names.isdisjoint({"path", "validation"}) == (tuning is None)
-
-
 @pytest.mark.usefixtures("with_counts")
 def test_stage__one_more_runs_and_is_resumed_and_planned():
     X, y = spirals(200)
@@ -160,14 +142,6 @@ def test_run_stage__a_tuning_says_the_seconds_after_its_search(caplog):
     expected = clock.needed_s(stage.cost_in(context) for stage in after)
     told = [message for message in caplog.messages if "more expected" in message]
     assert told == [f"tune: about {expected:.0f} s more expected"]
-
-
-@pytest.mark.usefixtures("with_counts")
-def test_stage__one_more_is_left_out_where_it_is_not_wanted():
-    X, Y = surfaces(60)
-    dataset = write_table(MemoryStore(), X, target=Y)
-    run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
-    assert "counts" not in run.stages
 
 
 def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
@@ -222,24 +196,6 @@ def test_finish_run__a_damaged_result_is_computed_again_three_times(monkeypatch,
         run = start_run(MemoryStore(), context)
 
 
-def test_finish_run__given_basis_rows_and_a_recall_that_is_too_small():
-    dataset, basis = write_table(MemoryStore(), *spirals(60)), spirals(9, seed=1)[0]
-    params, place = given_basis(FitParams(alpha=1e-6), basis), MemoryStore()
-    run = fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
-    for read in (run.read("given/values"), run.read("basis/values")):
-        np.testing.assert_array_equal(read, basis)
-    fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
-    context = in_memory(PARAMS)
-    run = start_run(MemoryStore(), context)
-    finish_run(run, context, check_still_locked=Lock())
-    assert not run.has("given/values")
-    assert run.stages["columns"].items() >= {"device": "cpu"}.items()
-    assert 0 <= run.stages["columns"]["seconds"] < 60
-    run.record(stages=run.stages | {"recall": run.stages["recall"] | {"recall": 0.5}})
-    with pytest.raises(RecallError):
-        finish_run(run, context, check_still_locked=Lock())
-
-
 def test_largest_basis__is_the_last_that_fits():
     context = planned(in_memory(SIZED, n_rows=300))
     growing = [stage for stage in stages_of(context.spec) if stage.grows_with_basis]
@@ -265,15 +221,6 @@ def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
     assert planned(in_memory(SIZED)).found_basis is None
     assert planned(replace(context, found_basis=7)).found_basis == 7
     assert planned(in_memory(PARAMS, engine=engine)).found_basis == 100
-
-
-def test_stages_of__an_embedding_end_with_its_model():
-    params = FitParams(components=2, basis="random")
-    names = [stage.name for stage in stages_of(Spec.of(params, mode="embed"))]
-    assert names == ["columns", "basis", "width", "components", "model"]
-    assert "weights" in {stage.name for stage in stages_of(Spec.of(params))}
-    cells = Spec.of(replace(PARAMS, cells=3))
-    assert [stage.name for stage in stages_of(cells)] == ["columns", "cells", "model"]
 
 
 @pytest.mark.parametrize(

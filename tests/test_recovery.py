@@ -23,7 +23,6 @@ FITS = (
     ("--neighbors", "exact", "--n-partitions", "6"),
 )
 
-N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
 MAX_STARTS = 5
 # One dies early, mostly while the job connects, the next one anywhere.
 VICTIMS = ("nanny", "worker", "scheduler", "job")
@@ -33,7 +32,7 @@ VICTIMS = ("nanny", "worker", "scheduler", "job")
 def table(tmp_path_factory):
     """Give the path of a dataset."""
     path = tmp_path_factory.mktemp("table") / "data.zarr"
-    write_table(path, *spirals(N_ROWS, n_features=8))
+    write_table(path, *spirals(6000, n_features=8))
     return path
 
 
@@ -47,11 +46,11 @@ def cluster(tmp_path_factory):
 class Job:
     """``dask_nrbfn fit`` on a cluster, started as often as it takes."""
 
-    def __init__(self, cluster, table, run, options, basis_size=BASIS_SIZE, n_parts=N_PARTS):
+    def __init__(self, cluster, table, run, options):
         self.cluster, self.run, self.log = cluster, run, run.with_suffix(".log")
         self._command = [
             *(sys.executable, "-m", "dask_nrbfn", "fit", str(table), str(run)),
-            *("--basis-size", str(basis_size), "--n-parts", str(n_parts), *options),
+            *("--basis-size", "200", "--n-parts", "12", *options),
             *("--scheduler", cluster.address),
         ]
         self._process = None
@@ -128,23 +127,3 @@ def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, seed,
     for name, values in job.bits().items():
         np.testing.assert_array_equal(values, expected[name], strict=True)
     assert "Traceback" not in job.log.read_text()
-
-
-def test_fit__ends_with_its_scheduler_and_goes_on_when_started_again(cluster, table, tmp_path):
-    # Large enough that the job does not end before its scheduler.
-    large = {"basis_size": 1200, "n_parts": 40}
-    job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **large)
-    cluster.revive()
-    job.start()
-    job.wait_until((job.run / "neighbors" / "parts").exists)
-    cluster.kill("scheduler")
-    wait_until(lambda: not job.is_alive())
-    log = job.log.read_text()
-    assert "Traceback" not in log
-    problem, remedy, summary = log.splitlines()[-3:]
-    assert summary.endswith("exit status 2")
-    assert problem == f"error: the connection to the scheduler {cluster.address} is lost."
-    assert remedy == "  fix: Start the scheduler and the job again: finished parts are kept."
-    job.start()
-    assert job.finish() == 1
-    assert "parts found" in job.log.read_text()

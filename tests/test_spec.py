@@ -14,7 +14,7 @@ from dask_nrbfn.params import FitParams, Option, TuneParams
 from dask_nrbfn.spec import TUNES, Spec
 from dask_nrbfn.stages.resolve import resolve
 from tests.stages.fits import ENGINE
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, write_table
 
 SIZED = FitParams(basis_size=20, n_neighbors=5)
 REQUESTS = {
@@ -53,24 +53,6 @@ def test_spec__of_a_fit_that_chooses_nothing_has_one_of_everything(table):
     assert len(spec.combinations) == 1
     assert spec.ridges == [Ridge("weights", 1e-6)]
     assert (spec.n_folds, spec.n_held_out, spec.is_judged) == (1, 0, False)
-
-
-@pytest.mark.parametrize(
-    ("options", "mode", "targets"),
-    [
-        ({}, "fit", "classes"),
-        ({"embeds": True}, "embed", "none"),
-        ({"target": True}, "fit", "numbers"),
-    ],
-)
-def test_spec__says_what_is_asked_for_and_what_is_learned(table, options, mode, targets):
-    if options.pop("target", False):
-        X, Y = surfaces(60)
-        table = write_table(MemoryStore(), X, target=Y)
-    spec = resolve(table, FitParams(), **options)
-    assert (spec.mode, spec.targets) == (mode, targets)
-    assert "auto" not in {spec.params.basis, spec.params.features, spec.params.scale}
-    assert None not in {spec.params.cells, spec.params.n_neighbors, spec.params.metric_rounds}
 
 
 def test_narrowed__a_search_leaves_its_combination_and_the_ridges_next_to_its_best(table):

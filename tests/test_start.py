@@ -1,5 +1,6 @@
 """What a process loads before its first line: names and commands bring what they need, no more."""
 
+import ast
 import json
 import shutil
 import subprocess
@@ -159,6 +160,22 @@ def test_lazy__names_are_no_modules(package):
     assert not {path.stem for path in Path(module.__file__).parent.iterdir()} & {*module.__all__}
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'fit_datset'"):
         _ = module.fit_datset
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_lazy__type_checkers_see_the_same_names(package):
+    module = import_module(package)
+    tree = ast.parse(Path(module.__file__).read_text())
+    (for_types,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: line.module
+        for line in for_types.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+    assert sorted(seen) == module.__all__
+    for name, home in seen.items():
+        assert getattr(module, name) is getattr(import_module(home), name)
 
 
 def test_package__says_that_it_is_typed():

@@ -86,6 +86,8 @@ def spelling(ctx: click.Context) -> Callable[[str], str]:
 def _written(command: click.Command | None, name: str) -> str | None:
     """Return the option or argument of a command that a parameter comes from."""
     for param in command.params if command is not None else ():
+        if param.name == name and isinstance(param, click.Option):
+            return param.opts[0]
         if param.name == name:
-            return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            return param.human_readable_name
     return None

@@ -28,8 +28,8 @@ class Job:
     bar: draw progress bars on a terminal.
     options: where tasks run.
     as_json: whether figures are printed as one JSON object.
-    command, what: name and main argument of the command; `what` is empty for a short command.
-    keeps: whether the same command continues one that was stopped.
+    command, subject: name and main argument of the command; no `subject` for a short command.
+    resumable: whether the same command continues one that was stopped.
     n_rows: number of rows of the work, once known.
     stop_code: exit code of a stop, by the signal that a command got last.
     """
@@ -40,15 +40,15 @@ class Job:
     options: EngineOptions = field(default_factory=EngineOptions)
     as_json: bool = False
     command: str = ""
-    what: str = ""
-    keeps: bool = False
+    subject: str = ""
+    resumable: bool = False
     n_rows: int | None = None
     _engine: "Engine | None" = None
     _start: float = field(default_factory=time.perf_counter)
 
-    def begin(self, what: object, *, keeps: bool = False) -> None:
+    def begin(self, subject: object, *, resumable: bool = False) -> None:
         """Record the main argument of a long command; `summary` logs its end."""
-        self.what, self.keeps = str(what), keeps
+        self.subject, self.resumable = str(subject), resumable
 
     def show(self, figures: Mapping[str, Any]) -> None:
         """Print figures, as JSON or as lines."""
@@ -82,20 +82,21 @@ class Job:
             code = getattr(error, "exit_code", getattr(error, "code", 1))
             raise
         finally:
-            if self.what:
+            if self.subject:
                 self._log_summary(code)
 
     def _log_summary(self, exit_status: int) -> None:
         seconds = time.perf_counter() - self._start
         if exit_status in EXITS_STOPPED:
-            kept = "finished parts are kept, and" if self.keeps else "nothing is kept;"
-            again = "continues" if self.keeps else "starts again"
             level = logging.ERROR
-            end = f"stopped after {seconds:.1f} s; {kept} the same command {again}"
+            outcome = "nothing is kept; the same command starts again"
+            if self.resumable:
+                outcome = "finished parts are kept, and the same command continues"
+            end = f"stopped after {seconds:.1f} s; {outcome}"
         else:
             of_tasks = 0 if self._engine is None else self._engine.most_bytes
             peak_bytes = readable_bytes(max(of_tasks, peak_resident_bytes()))
             rows = "no" if self.n_rows is None else self.n_rows
             level = logging.INFO
             end = f"{rows} rows in {seconds:.1f} s, peak {peak_bytes}, exit status {exit_status}"
-        logger.log(level, "%s %s: %s", self.command, self.what, end)
+        logger.log(level, "%s %s: %s", self.command, self.subject, end)

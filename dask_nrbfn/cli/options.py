@@ -14,8 +14,12 @@ from dask_nrbfn.params import FitParams, Option, Params, TuneParams
 from dask_nrbfn.sources.options import IngestOptions
 
 # Types of values that are not texts, by their placeholder.
-_TYPES: dict[str, Any] = {"INTEGER": int, "N": int}
-_TYPES |= {"SHARE": click.FloatRange(0, 1), "NUMBER": click.FloatRange(min=0)}
+_TYPES: dict[str, Any] = {
+    "INTEGER": int,
+    "N": int,
+    "SHARE": click.FloatRange(0, 1),
+    "NUMBER": click.FloatRange(min=0),
+}
 
 # Everything but `Params`: usage and help. Options without a value are flags. The functions that get
 # the values have the defaults.
@@ -151,8 +155,8 @@ def take(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def fit_params(options: dict[str, Any]) -> FitParams:
     """Take the parameters of a fit out of `options`, to which a basis of a file is added."""
-    values, known = take(options, FitParams.options()), FitParams.options()["basis"].choices
-    source = values.get("basis", "auto")
+    values = take(options, FitParams.options())
+    known, source = FitParams.options()["basis"].choices, values.get("basis", "auto")
     if source in known:
         return FitParams(**values)
     import numpy as np

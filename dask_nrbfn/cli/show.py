@@ -12,8 +12,13 @@ from dask_nrbfn.report.formats import line, schema_table, shown
 _TABLES = ("per_class", "confusion", "reliability")
 
 # Figures of an update.
-_FIGURES = {"new_error": "error of new rows", "error_rate": "of test rows", "started": "at"}
-_FIGURES |= {"fitting_error": "fitting error", "training_r2": "R2"}
+_FIGURES = {
+    "new_error": "error of new rows",
+    "error_rate": "of test rows",
+    "started": "at",
+    "fitting_error": "fitting error",
+    "training_r2": "R2",
+}
 
 
 def show(figures: Mapping[str, Any], as_json: bool) -> None:
@@ -26,8 +31,10 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
             lines = _LINES[name](value)
         elif isinstance(value, dict):
             lines = (line(key, item) for key, item in value.items())
+        elif value is None or name in _TABLES:
+            continue
         else:
-            lines = [line(name, value)] if value is not None and name not in _TABLES else []
+            lines = [line(name, value)]
         for each in lines:
             click.echo(each)
 

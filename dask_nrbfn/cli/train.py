@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.run import Run
 
 # Parameters about targets, those that an embedding lacks, and those with another help text.
-_NOT_OF_EMBEDDINGS = frozenset(
-    {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
-    | {"cells", "time_limit"}
-)
+_NOT_OF_EMBEDDINGS = {
+    "features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components",
+    "cells", "time_limit",
+}  # fmt: skip
 
 
 def _begin(
@@ -28,7 +28,7 @@ def _begin(
     """Return rows and parameters, which are taken out of the options."""
     from dask_nrbfn.storage.dataset import Dataset
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     opened = Dataset.open(dataset)
     job.n_rows = opened.n_rows
     return opened, fit_params(options)
@@ -106,10 +106,14 @@ def _show(job: Job, finished: "Run") -> None:
     from dask_nrbfn.report.console import run_table, tuning_table
 
     if job.as_json:
-        tuning = describe_tuning(finished) if finished.begun_by == "tune" else {}
-        job.show(describe_run(finished) | tuning)
-    else:
-        click.echo("\n\n".join(filter(None, (run_table(finished), tuning_table(finished)))))
+        figures = describe_run(finished)
+        if finished.begun_by == "tune":
+            figures |= describe_tuning(finished)
+        job.show(figures)
+        return
+    click.echo(run_table(finished))
+    if tables := tuning_table(finished):
+        click.echo(f"\n{tables}")
 
 
 @command(["run"], given("out", "overwrite", "evaluate"), ENGINE)
@@ -124,7 +128,8 @@ def report(
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
-    out = f"{Path(str(run)).resolve().name}.html" if out is None else out
+    if out is None:
+        out = f"{Path(str(run)).resolve().name}.html"
     opened, evaluation = Run.open(run), None
     check_apart(out, run, evaluate)
     check_output_file(out, overwrite=overwrite)
@@ -170,8 +175,9 @@ def plan(
     figures, text = describe_plan(planned), plan_table(planned)
     if job.options.device == "gpu":
         largest = figures["largest_basis"] = largest_basis_of_gpu(planned.gpu_bytes_of_square)
-        none = "This machine has no GPU that CuPy can use, so the largest basis is not known."
-        holds = none if largest is None else f"The GPU holds at most {largest:,} basis rows."
+        holds = "This machine has no GPU that CuPy can use, so the largest basis is not known."
+        if largest is not None:
+            holds = f"The GPU holds at most {largest:,} basis rows."
         text += f"\n\nThe seconds are those of the CPU. {holds}"
     if job.as_json:
         job.show(figures)

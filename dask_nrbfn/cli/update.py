@@ -16,7 +16,7 @@ _JUDGING = ("evaluate", "max_error_rate")
 
 
 @contextmanager
-def _judging(run: Any, options: dict[str, Any]) -> "Iterator[Judge | None]":
+def _opened_judge(run: Any, options: dict[str, Any]) -> "Iterator[Judge | None]":
     """Yield the judge of a new model, if options that this function takes ask for one."""
     judging = take(options, _JUDGING)
     if not judging:
@@ -46,9 +46,12 @@ def update(job: Job, run: str, rows: str, **options: Any) -> None:
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.update import update_run
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     reading = take(options, READING)
-    with _judging(run, options) as judge, opened_rows(rows, run, beside=run, **reading) as opened:
+    with (
+        _opened_judge(run, options) as judge,
+        opened_rows(rows, run, beside=run, **reading) as opened,
+    ):
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
             record = update_run(run, opened.dataset, engine, judge=judge, **options)
@@ -60,8 +63,8 @@ def merge(job: Job, run: str, other: str, **options: Any) -> None:
     """Add all rows of OTHER, which began as a copy of RUN, to RUN; OTHER is not changed."""
     from dask_nrbfn.commands.update import merge_runs
 
-    job.begin(run, keeps=True)
-    with _judging(run, options) as judge, job.engine() as engine:
+    job.begin(run, resumable=True)
+    with _opened_judge(run, options) as judge, job.engine() as engine:
         record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     job.show(_figures(record))
@@ -86,10 +89,10 @@ def refresh(job: Job, run: str, rows: tuple[str, ...] = (), **options: Any) -> N
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import refresh_run
 
-    job.begin(run, keeps=True)
+    job.begin(run, resumable=True)
     reading = take(options, READING)
     with ExitStack() as stack:
-        judge = stack.enter_context(_judging(run, options))
+        judge = stack.enter_context(_opened_judge(run, options))
         opened = [
             stack.enter_context(opened_rows(each, run, beside=run, **reading)).dataset
             for each in rows

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 # Options: the content of predictions, how rows are read, and what makes a scene.
 _RESULTS = ("probabilities", "scores", "skip_bad")
-_READING, _SCENE = ("id", "sql"), ("variable", "feature_dim")
+_READING = ("id", "sql")
+_SCENE = ("variable", "feature_dim")
 # Figures that come first.
 _FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows", "n_errors")
 
@@ -38,18 +39,20 @@ def predict(
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.storage.model import Model
 
-    maps = to is None and not options.keys().isdisjoint(_SCENE)
     job.begin(out or rows)
     model = Model.load(run)
-    if (out is None) == (to is None):
-        remedy = "Give `out` for the predictions, or `to` for a column of AnnData."
-        raise ParameterError("`out` and `to` are both given, or neither of them.", remedy)
-    if to is not None:
-        figures = _annotate(job, model, (run, rows, to), **options)
-    elif maps:
-        figures = _map(job, (run, rows, out), **options)
+    if to is not None and out is None:
+        figures = _annotate(job, model, run, rows, to, **options)
+    elif out is not None and to is None:
+        if options.keys().isdisjoint(_SCENE):
+            figures = _predict(job, model, run, rows, out, **options)
+        else:
+            figures = _map(job, run, rows, out, **options)
     else:
-        figures = _predict(job, model, (run, rows, out), **options)
+        raise ParameterError(
+            "`out` and `to` are both given, or neither of them.",
+            "Give `out` for the predictions, or `to` for a column of AnnData.",
+        )
     targets = describe_targets(len(model.classes), model.target_names)
     job.show({**figures, "n_features": model.n_features, **targets})
 
@@ -57,7 +60,9 @@ def predict(
 def _predict(
     job: Job,
     model: "Model",
-    places: tuple[Any, ...],
+    run: str,
+    rows: str,
+    out: str,
     *,
     overwrite: bool,
     no_clip: bool,
@@ -70,7 +75,6 @@ def _predict(
     from dask_nrbfn.sources.options import named_columns
     from dask_nrbfn.storage.dataset import check_apart
 
-    run, rows, out = places
     names = named_columns(keep)
     results = take(options, _RESULTS)
     check_apart(out, run, rows, options.get("sql"))
@@ -98,13 +102,12 @@ def _predict(
 
 
 def _annotate(
-    job: Job, model: "Model", places: tuple[Any, ...], *, overwrite: bool, **options: Any
+    job: Job, model: "Model", run: str, rows: str, to: str, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
     """Write the predictions of an AnnData store into the store."""
     from dask_nrbfn.commands.files import check_not_given, opened_rows
     from dask_nrbfn.commands.predict import obs_columns, predict_obs
 
-    run, rows, to = places
     reading = take(options, _READING)
     check_not_given(f"{rows} is a store to which `to` adds columns", **options)
     columns = obs_columns(rows, to, model, overwrite=overwrite)
@@ -115,14 +118,15 @@ def _annotate(
     return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in columns]}
 
 
-def _map(job: Job, places: tuple[Any, ...], *, overwrite: bool, **options: Any) -> dict[str, Any]:
+def _map(
+    job: Job, run: str, scene: str, out: str, *, overwrite: bool, **options: Any
+) -> dict[str, Any]:
     """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_not_given
     from dask_nrbfn.commands.maps import predict_scene, scene_at
     from dask_nrbfn.commands.predict import check_output
     from dask_nrbfn.storage.dataset import check_apart
 
-    run, scene, out = places
     results = {"variable": None, **take(options, (*_SCENE, "probabilities", "scores"))}
     check_not_given(f"{scene} is a scene", **options)
     check_apart(out, run, scene)
@@ -161,10 +165,13 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
-    of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
-    figures = evaluation.figures() | of_file
+    figures = evaluation.figures()
+    figures["ignored_columns"] = list(opened.ignored)
+    figures["unseen_categories"] = opened.unseen
     figures = {name: figures[name] for name in _FIRST if name in figures} | figures
-    job.show((describe_model(model) if job.as_json else {}) | figures)
+    if job.as_json:
+        figures = describe_model(model) | figures
+    job.show(figures)
     if isinstance(evaluation, Evaluation) and not job.as_json:
         click.echo(f"\n{class_tables(evaluation)}")
 

@@ -1,6 +1,7 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,27 +20,23 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
 _CHOSEN = (
-    *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
-    *Ridge._fields,
-    "loss",
-)
-
-_MOST_HEAVIEST = 10
+    "scale", "basis", "basis_rule", "features", "kernel", "width_factor", *Ridge._fields, "loss",
+)  # fmt: skip
 
 # Figures of the training rows.
 _FITTED = (
-    *("n_basis", "n_kept", "width", "fitting_error", "spectral_risk", "reciprocal_condition"),
-    *("recall", "recall_standard_error", "n_partitions"),
-)
+    "n_basis", "n_kept", "width", "fitting_error", "spectral_risk", "reciprocal_condition",
+    "recall", "recall_standard_error", "n_partitions",
+)  # fmt: skip
 
-# Figures of held-out rows; True: the targets are classes.
-_JUDGED = {
-    True: (
-        *("error_rate", "fold_deviation", "log_loss", "expected_calibration_error"),
-        *("temperature", "log_slope", "biases"),
-    ),
-    False: ("relative_error", "fold_deviation", "r2", "rmse", "mae"),
-}
+# Figures of held-out rows.
+_JUDGED_CLASSES = (
+    "error_rate", "fold_deviation", "log_loss", "expected_calibration_error", "temperature",
+    "log_slope", "biases",
+)  # fmt: skip
+_JUDGED_NUMBERS = ("relative_error", "fold_deviation", "r2", "rmse", "mae")
+
+_MOST_HEAVIEST = 10
 
 
 def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
@@ -74,8 +71,10 @@ def describe(location: Location, *, verify: bool = False) -> dict[str, Any]:
         from dask_nrbfn.storage.model import Model
 
         model = Model.load(location)
-        figures = figures or describe_model(model)
-        figures |= {} if model.cells is None else {"cells": describe_cells(model)}
+        if kind == "model":
+            figures = describe_model(model)
+        if model.cells is not None:
+            figures["cells"] = describe_cells(model)
     return {"kind": kind, **figures}
 
 
@@ -97,15 +96,20 @@ def problems_of(dataset: Dataset) -> list[str]:
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     """Return the sizes of a dataset."""
-    counts = {"classes": dataset.classes.tolist(), "class_counts": dataset.class_counts.tolist()}
-    return {
+    figures = {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
         **describe_targets(dataset.n_classes, dataset.target_names),
-        **({} if dataset.of_numbers else counts),
-        **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
-        "dtype": str(dataset.dtype),
-        **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
+    }
+    if not dataset.of_numbers:
+        figures["classes"] = dataset.classes.tolist()
+        figures["class_counts"] = dataset.class_counts.tolist()
+    if dataset.unlabelled is not None:
+        figures["n_unlabelled"] = dataset.n_unlabelled
+    figures["dtype"] = str(dataset.dtype)
+    if dataset.is_sparse:
+        figures["values_per_row"] = dataset.row_values
+    return figures | {
         "chunk_rows": dataset.chunk_rows,
         "has_weights": dataset.sample_weights is not None,
         "fingerprint": dataset.fingerprint,
@@ -117,8 +121,9 @@ def _schema_of(schema: Schema | None) -> dict[str, Any]:
     return {} if schema is None else {"schema": schema.to_dict()}
 
 
-def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
-    return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
+def _heaviest(weights: dict[str, float] | None) -> dict[str, Any]:
+    """Return the learned weights of the first features, which are the heaviest."""
+    return {} if weights is None else {"heaviest": dict(islice(weights.items(), _MOST_HEAVIEST))}
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
@@ -134,40 +139,49 @@ def describe_run(run: Run) -> dict[str, Any]:
     run = Run.open(run.location)
     attributes, stages, params = run.attributes, run.stages, run.chosen_params
     versions, cells = run.versions, cells_record(stages)
-    judged = judged_record(stages, versions)
     fitted: dict[str, Any] = {}
     # Later records are of more rows.
     for name in ("neighbors", "recall", "basis", "width", "prune", "weights"):
         fitted |= stages.get(name, {})
-    fitted |= cells | (versions[-1] if versions else {})
-    # A tuning may have left the weights that it tried.
-    metric = stages.get("metric", {}) if params.scale == LEARNED else {}
+    fitted |= cells
+    if versions:
+        fitted |= versions[-1]
+    figures: dict[str, Any] = {"n_rows": run.n_rows_held}
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
-    return {
-        "n_rows": run.n_rows_held,
-        **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
+    if n_unlabelled:
+        figures["n_unlabelled"] = n_unlabelled
+    figures |= {
         "n_features": attributes["n_features"],
         **_schema_of(Schema.of_record(attributes["schema"])),
         **describe_targets(attributes["n_classes"], attributes["target_names"]),
         **Ridge.in_params(params)._asdict(),
+    }
+    if cells:
         # Each cell has its own alpha.
-        **({"n_cells": cells["n_cells"], "alpha": None} if cells else {}),
-        **{name: fitted.get(name) for name in _FITTED},
-        **({"training_r2": fitted.get("training_r2")} if run.of_numbers else {}),
-        **{name: judged.get(name) for name in _JUDGED[not run.of_numbers]},
-        "n_judged": judged.get("n_rows"),
+        figures |= {"n_cells": cells["n_cells"], "alpha": None}
+    figures |= {name: fitted.get(name) for name in _FITTED}
+    if run.of_numbers:
+        figures["training_r2"] = fitted.get("training_r2")
+    figures |= _held_out_figures(run)
+    figures |= {
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
-        **_heaviest(metric.get("heaviest")),
-        "params": params.to_dict(),
-        **{
-            name: max((record[name] for record in stages.values()), default=None)
-            for name in ("peak_bytes", "predicted_bytes")
-        },
-        "stages": stages,
-        "versions": versions,
     }
+    if params.scale == LEARNED:
+        # A tuning with another scale may have left the weights that it tried.
+        figures |= _heaviest(stages.get("metric", {}).get("heaviest"))
+    figures["params"] = params.to_dict()
+    for name in ("peak_bytes", "predicted_bytes"):
+        figures[name] = max((record[name] for record in stages.values()), default=None)
+    return figures | {"stages": stages, "versions": versions}
+
+
+def _held_out_figures(run: Run) -> dict[str, Any]:
+    """Return the figures of held-out rows, and their number; each is None if it is not known."""
+    judged = judged_record(run.stages, run.versions)
+    names = _JUDGED_NUMBERS if run.of_numbers else _JUDGED_CLASSES
+    return {name: judged.get(name) for name in names} | {"n_judged": judged.get("n_rows")}
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
@@ -177,23 +191,24 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     from dask_nrbfn.stages.refine import read_held_out_confusion
 
     stages, confusion = run.stages, read_held_out_confusion(run)
-    search, figures = stages.get("search", {}), judged_record(stages, run.versions)
-    # Every cell has its own penalty.
+    search = stages.get("search", {})
+    chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
+    # Without these stages, every cell has its own penalty.
     none: dict[str, Any] = {"path": []}
     risks = {Ridge.of(entry): entry for entry in stages.get("path", none)["path"]}
-    judged = [(Ridge.of(entry), entry) for entry in stages.get("validation", none)["path"]]
-    chosen = {name: getattr(run.chosen_params, name) for name in _CHOSEN}
+    path = []
+    for judged in stages.get("validation", none)["path"]:
+        ridge = Ridge.of(judged)
+        path.append({**judged, **risks.get(ridge, {}), **ridge._asdict()})
     per_class = None
     if confusion is not None:
         per_class = class_figures(run.read("model/classes").tolist(), confusion)
     return {
-        "chosen": {
-            **chosen,
-            **{name: figures.get(name) for name in _JUDGED[not run.of_numbers]},
-            "n_judged": figures.get("n_rows"),
-        },
-        **{name: search.get(name, []) for name in ("tried", "curve", "finals")},
-        "path": [{**entry, **risks.get(ridge, {}), **ridge._asdict()} for ridge, entry in judged],
+        "chosen": chosen | _held_out_figures(run),
+        "tried": search.get("tried", []),
+        "curve": search.get("curve", []),
+        "finals": search.get("finals", []),
+        "path": path,
         "losses": stages.get("refine", {}).get("tried", []),
         "per_class": per_class,
     }
@@ -224,18 +239,23 @@ def describe_cells(model: "Model") -> list[dict[str, Any]]:
 
 def describe_model(model: "Model") -> dict[str, Any]:
     """Return the sizes and figures of a model."""
-    return {
+    figures = {
         "n_features": model.n_features,
         **describe_targets(len(model.classes), model.target_names),
         "n_basis": model.n_basis,
         "width": model.width,
         **Ridge.in_params(model.params)._asdict(),
-        **({} if model.cells is None else {"n_cells": model.n_cells, "alpha": None}),
-        "fitting_error": model.fitting_error,
-        "spectral_risk": model.spectral_risk,
-        **dict.fromkeys(("temperature", "log_slope", "biases")),
-        **({} if model.calibration is None else vars(model.calibration)),
-        **({"classes": model.classes.tolist()} if model.target_names is None else {}),
+    }
+    if model.cells is not None:
+        figures |= {"n_cells": model.n_cells, "alpha": None}
+    figures |= {"fitting_error": model.fitting_error, "spectral_risk": model.spectral_risk}
+    figures |= {"temperature": None, "log_slope": None, "biases": None}
+    if model.calibration is not None:
+        figures |= vars(model.calibration)
+    if model.target_names is None:
+        figures["classes"] = model.classes.tolist()
+    return {
+        **figures,
         **_heaviest(model.heaviest_features),
         **_schema_of(model.schema),
         "params": model.params.to_dict(),
@@ -252,4 +272,4 @@ def _describe_results(location: Location, kind: str) -> dict[str, Any]:
         sizes |= dict(zip(layout.metadata.dimension_names, layout.shape, strict=True))
     wanted = ("classes", "target_names", "of_model")
     own = {name: attributes[name] for name in wanted if name in attributes}
-    return {"results": attributes["results"], "sizes": sizes} | own
+    return {"results": attributes["results"], "sizes": sizes, **own}

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,48 +153,25 @@ def evaluate_dataset(
             f"{model} is an embedding, which learns no targets.", "Pass a run of fit or tune."
         )
     check_targets(dataset, opened.target_names)
-    n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
-    given, n_rows = (pinned, dataset), dataset.n_rows
-    if opened.target_names is not None:
-        residuals = run_spans(engine, _residuals, given, n_rows, label="evaluate")
-        parts, samples = zip(*residuals, strict=True)
-        sums = reduce(add, parts)
-        return NumberEvaluation(
-            n_rows,
-            opened.target_names,
-            **sums.figures(0),
-            n_unlabelled=n_unlabelled,
-            sample=np.concatenate(samples, axis=1),
-            total_weight=None if dataset.sample_weights is None else sums.weight,
-        )
-    # A dataset may declare classes that no row has.
-    known, present = opened.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
-    if alike := in_other_form(known, sorted({*present} - {*known})):
-        raise DataError(
-            f"the label {alike[0]!r} of {dataset.location} differs from a class in {FORM}.",
-            ONE_FORM,
-        )
-    if set(known).isdisjoint(present):
-        raise DataError(
-            f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
-            f"model, such as {known[0]!r}.",
-            "Ingest the labels with the type of the training labels: all integers, or all text.",
-        )
-    counts = run_spans(engine, _count, given, n_rows, label="evaluate")
-    confusions, n_wrong, log_losses, reliabilities, rankings = zip(*counts, strict=True)
-    confusion = np.sum(confusions, axis=0)
-    n_errors, n_unknown = np.sum(n_wrong, axis=0).tolist()
-    return Evaluation(
-        n_rows=n_rows,
-        n_errors=n_errors,
-        classes=tuple(known),
-        confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
-        log_loss=math.fsum(log_losses) / float(confusion[:-1].sum()),
-        n_unknown_labels=n_unknown,
+    if opened.target_names is None:
+        return _evaluate_classes(pinned, opened, dataset, engine)
+    return _evaluate_numbers(pinned, opened.target_names, dataset, engine)
+
+
+def _evaluate_numbers(
+    pinned: PinnedModel, target_names: tuple[str, ...], dataset: Dataset, engine: Engine
+) -> NumberEvaluation:
+    n_unlabelled, rows = dataset.n_unlabelled, dataset.of_labelled()
+    spans = run_spans(engine, _residuals, (pinned, rows), rows.n_rows, label="evaluate")
+    of_spans, samples = zip(*spans, strict=True)
+    sums = reduce(add, of_spans)
+    return NumberEvaluation(
+        rows.n_rows,
+        target_names,
+        **sums.figures(0),
         n_unlabelled=n_unlabelled,
-        total_weight=None if dataset.sample_weights is None else float(confusion.sum()),
-        **reduce(add, reliabilities).figures(),
-        **reduce(add, rankings).figures(),
+        sample=np.concatenate(samples, axis=1),
+        total_weight=None if rows.sample_weights is None else sums.weight,
     )
 
 
@@ -208,43 +185,92 @@ def _residuals(
     step, sampled, row = -(-dataset.n_rows // SAMPLED_ROWS), [], start
     for scores, targets, weights in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
-        scores = model.clipped(scores)
-        sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin, weights)
+        predicted = model.clipped(scores)
+        sums += ResidualSums.from_block((predicted - origin)[:, None], targets - origin, weights)
         drawn = slice(-row % step, None, step)
-        sampled.append(np.stack([targets[drawn], scores[drawn]]))
+        sampled.append(np.stack([targets[drawn], predicted[drawn]]))
         row += len(targets)
     return sums, np.concatenate(sampled, axis=1)
 
 
-def _count(
-    model: Model, dataset: Dataset, start: int, stop: int
-) -> tuple[NDArray[Any], NDArray[np.int64], float, RankedProbabilities, RankedScores]:
-    """Return the confusion (K + 1, K), the numbers of wrong and of unknown labels, and the others.
+def _evaluate_classes(
+    pinned: PinnedModel, model: Model, dataset: Dataset, engine: Engine
+) -> Evaluation:
+    n_unlabelled, rows = dataset.n_unlabelled, dataset.of_labelled()
+    _check_labels(model, rows)
+    spans = run_spans(engine, _count, (pinned, rows), rows.n_rows, label="evaluate")
+    confusion = np.sum([span.confusion for span in spans], axis=0)
+    of_known = confusion[:-1]
+    n_unknown = sum(span.n_unknown for span in spans)
+    return Evaluation(
+        n_rows=rows.n_rows,
+        n_errors=sum(span.n_errors for span in spans),
+        classes=tuple(model.classes.tolist()),
+        confusion=tuple(map(tuple, (confusion if n_unknown else of_known).tolist())),
+        log_loss=math.fsum(span.log_loss for span in spans) / float(of_known.sum()),
+        n_unknown_labels=n_unknown,
+        n_unlabelled=n_unlabelled,
+        total_weight=None if rows.sample_weights is None else float(confusion.sum()),
+        **reduce(add, [span.reliability for span in spans]).figures(),
+        **reduce(add, [span.ranking for span in spans]).figures(),
+    )
 
-    The others are the sum of log losses, the reliability and the ranking.
+
+def _check_labels(model: Model, dataset: Dataset) -> None:
+    """Raise DataError if no label is a class of the model, or one is in another form."""
+    # A dataset may declare classes that no row has.
+    known, present = model.classes.tolist(), dataset.classes[dataset.class_counts > 0].tolist()
+    if alike := in_other_form(known, sorted({*present} - {*known})):
+        raise DataError(
+            f"the label {alike[0]!r} of {dataset.location} differs from a class in {FORM}.",
+            ONE_FORM,
+        )
+    if set(known).isdisjoint(present):
+        raise DataError(
+            f"the labels of {dataset.location}, such as {present[0]!r}, are not classes of the "
+            f"model, such as {known[0]!r}.",
+            "Ingest the labels with the type of the training labels: all integers, or all text.",
+        )
+
+
+class _Counts(NamedTuple):
+    """Sums over some rows; the last line of `confusion` (K + 1, K) is of unknown labels.
+
+    The log loss, the reliability and the ranking are of the rows whose label the model knows.
     """
-    # The last line of the confusion counts the rows whose label the model does not know.
-    own = {label: code for code, label in enumerate(model.classes.tolist())}
-    n_classes = len(own)
-    code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
+
+    confusion: NDArray[Any]
+    n_errors: int
+    n_unknown: int
+    log_loss: float
+    reliability: RankedProbabilities
+    ranking: RankedScores
+
+
+def _count(model: Model, dataset: Dataset, start: int, stop: int) -> _Counts:
+    """Return the sums over some rows."""
+    code_of = {label: code for code, label in enumerate(model.classes.tolist())}
+    n_classes = len(code_of)
+    code_in_model = np.array([code_of.get(label, n_classes) for label in dataset.classes.tolist()])
     dtype = np.int64 if dataset.sample_weights is None else np.float64
-    confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=dtype), 0.0
-    n_wrong, reliability = np.zeros(2, dtype=np.int64), RankedProbabilities.zeros()
-    ranking = RankedScores.zeros()
+    confusion = np.zeros((n_classes + 1, n_classes), dtype=dtype)
+    n_errors, n_unknown, log_loss = 0, 0, 0.0
+    reliability, ranking = RankedProbabilities.zeros(), RankedScores.zeros()
     for scores, block_codes, weights in Scorer(model).blocks(dataset, start, stop):
         assert block_codes is not None
         codes, labels = code_in_model[block_codes], scores.argmax(axis=1)
         np.add.at(confusion, (codes, labels), 1 if weights is None else weights)
         known = codes < n_classes
-        n_wrong += [np.count_nonzero(codes != labels), np.count_nonzero(~known)]
+        n_errors += int(np.count_nonzero(codes != labels))
+        n_unknown += int(np.count_nonzero(~known))
         scores, codes = scores[known], codes[known]
         weights = None if weights is None else weights[known]
         probabilities = model.probabilities(scores)
         reliability += RankedProbabilities.from_block(probabilities, codes, weights)
-        given = probabilities[np.arange(len(codes)), codes]
+        of_label = probabilities[np.arange(len(codes)), codes]
         # Clipped scores can give a probability of 0, whose loss would be infinite.
-        losses = -np.log(np.maximum(given, _LEAST_PROBABILITY))
+        losses = -np.log(np.maximum(of_label, _LEAST_PROBABILITY))
         log_loss += float(losses.sum() if weights is None else weights @ losses)
         if n_classes == 2:
             ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes, weights)
-    return confusion, n_wrong, log_loss, reliability.binned(), ranking.binned()
+    return _Counts(confusion, n_errors, n_unknown, log_loss, reliability.binned(), ranking.binned())

@@ -120,7 +120,7 @@ def fit_dataset(
 
 
 def _fit(context: FitContext, location: Location, time_limit: float | None = None) -> Run:
-    """Fit what a context says, or resume the fit."""
+    """Fit the network of a context, or resume the fit."""
     check_fit(context)
     finish_refresh(location)
     with locked_group(location) as check_still_locked:
@@ -163,10 +163,10 @@ def refresh_run(
     Notes
     -----
     A run that was tuned with folds is tuned again. A run that was tuned on a validation dataset is
-    fitted with the chosen parameters. Several datasets are first written as one, beside the run.
+    fitted with the chosen parameters. Several datasets are first written as one, next to the run.
     The new run is built there too, and an interrupted refresh resumes it.
     """
-    building, joined = (hidden_sibling(location, name) for name in (REFRESH, "rows"))
+    building, joined = hidden_sibling(location, REFRESH), hidden_sibling(location, "rows")
     check_apart(location, *datasets)
     FitLimits(min_recall=min_recall)
     finish_refresh(location)
@@ -181,8 +181,8 @@ def refresh_run(
             _check_joinable(rows)
             sparse = "auto" if any(each.is_sparse for each in rows) else "no"
             dataset = ingest_source(_Joined(rows), joined, WriteOptions(sparse=sparse))
-        names = old.attributes["target_names"]
         if not old.embeds:
+            names = old.attributes["target_names"]
             check_targets(dataset, None if names is None else tuple(names))
         # A run tuned on a validation dataset keeps the chosen values. A fit chooses alpha again.
         params = old.begun.params if old.begun.n_held_out else old.chosen_params
@@ -205,7 +205,7 @@ def refresh_run(
             raise
         check_still_locked()
         refresh = {"refreshed_from": old.run_id, "error_rate": error_rate}
-        new.record(members=list(map(member_of, rows)), refresh=refresh)
+        new.record(members=[member_of(each) for each in rows], refresh=refresh)
         # A job that is killed in between joins the rows again.
         remove_group(joined)
         replace_group(building, location)
@@ -276,9 +276,9 @@ def _check_joinable(datasets: Sequence[Dataset]) -> None:
                 f"{first.location}.",
                 "Give datasets with the same columns and label type.",
             )
-        # NaN differs from itself.
-        other_mark = repr(other.unlabelled) not in (repr(None), repr(marked.unlabelled))
-        if other_mark or marked.unlabelled in other.classes.tolist():
+        # As text, because NaN differs from itself.
+        has_other_mark = repr(other.unlabelled) not in (repr(None), repr(marked.unlabelled))
+        if has_other_mark or marked.unlabelled in other.classes.tolist():
             raise DataError(
                 f"{marked.unlabelled!r} means a missing label in {marked.location}, but not in "
                 f"{other.location}.",
@@ -295,12 +295,21 @@ class _Joined(Source):
     """The rows of several datasets, one after another."""
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
-        first, is_sparse = datasets[0], any(each.is_sparse for each in datasets)
+        first = datasets[0]
+        is_sparse = any(each.is_sparse for each in datasets)
         x_dtype = np.result_type(*(each.X.dtype for each in datasets))
-        n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         marks = [each.unlabelled for each in datasets if each.unlabelled is not None]
-        # The first dataset that has an option decides it.
-        read_as = [each.read_as or {} for each in reversed(datasets)]
+        read_as: dict[str, Any] = {}
+        for each in reversed(datasets):
+            # The first dataset that has an option decides it.
+            read_as |= each.read_as or {}
+        # The booleans of an update may have been written as 1 and 0.
+        are_booleans = first.classes.dtype.kind == "b" and all(
+            np.isin(each.classes, (0, 1)).all() for each in datasets
+        )
+        n_values = None
+        if is_sparse:
+            n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         super().__init__(
             n_rows=sum(each.n_rows for each in datasets),
             n_features=first.X.shape[1],
@@ -310,12 +319,10 @@ class _Joined(Source):
             feature_names=first.feature_names,
             target_names=first.target_names,
             schema=first.schema,
-            n_values=n_values if is_sparse else None,
+            n_values=n_values,
             unlabelled=marks[0] if marks else None,
-            read_as={name: value for each in read_as for name, value in each.items()} or None,
-            # The booleans of an update may have been written as 1 and 0.
-            boolean_labels=first.classes.dtype.kind == "b"
-            and all(np.isin(each.classes, (0, 1)).all() for each in datasets),
+            read_as=read_as or None,
+            boolean_labels=are_booleans,
         )
         self._datasets = datasets
 
@@ -325,5 +332,6 @@ class _Joined(Source):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
                     weights = np.ones(X.shape[0])
-                X = canonical(X) if self.n_values is not None else X
+                if self.n_values is not None:
+                    X = canonical(X)
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

@@ -78,25 +78,35 @@ def predict_scene(
     check_output(out, "map", overwrite=overwrite)
     pinned, found = PinnedModel.at(model), scene_at(scene, variable, feature_dim)
     opened = pinned.open()
-    names = ["label" if _dimension(opened) == "class" else "value"]
-    if names == ["value"]:
-        asked = {"probabilities": probabilities, "scores": scores}
-        check_not_given("the model predicts numbers", **asked)
-    names += ["probability"] * probabilities + ["score"] * scores
+    names = ["label"]
+    if _dimension(opened) != "class":
+        names = ["value"]
+        check_not_given("the model predicts numbers", probabilities=probabilities, scores=scores)
+    if probabilities:
+        names.append("probability")
+    if scores:
+        names.append("score")
     order = _feature_order(opened, found)
     # A box as stored, decoded and as rows, for the current and the next box; its scores, results
     # and labels.
     pixel_bytes = 8 * len(found.feature_names) * found.dtype.itemsize
     held = math.prod(found.steps) * (pixel_bytes + 8 * (4 * opened.n_targets + 2))
-    remedy, p = "Write the scene in smaller chunks", opened.n_features
-    expect_bytes(engine, opened, held, row_width=p, of_sparse=False, remedy=remedy)
+    expect_bytes(
+        engine,
+        opened,
+        held,
+        row_width=opened.n_features,
+        of_sparse=False,
+        remedy="Write the scene in smaller chunks",
+    )
     with (
         open_scene(found.place) as stored,
         replacing_group(out, kind="map", overwrite=overwrite) as group,
     ):
         _prepare(group, names, found, opened, stored)
-        given, n_pixels = (pinned, found, order, names, group), len(found.boxes()) * BOX_PIXELS
-        n_missing = sum(run_spans(engine, _map_boxes, given, n_pixels, step=BOX_PIXELS))
+        arguments = (pinned, found, order, names, group)
+        n_pixels = len(found.boxes()) * BOX_PIXELS
+        n_missing = sum(run_spans(engine, _map_boxes, arguments, n_pixels, step=BOX_PIXELS))
         attributes = {"of_model": opened.digest(), "results": names}
         mark_complete(group, kind="map", attributes=attributes)
         with warnings.catch_warnings():
@@ -130,11 +140,13 @@ def _feature_order(model: Model, scene: Scene) -> list[int]:
     return columns_by_name(wanted, found, str(scene.place), remedy)
 
 
-def _codes(classes: NDArray[Any]) -> NDArray[Any]:
+def _label_codes(classes: NDArray[Any]) -> NDArray[Any]:
     """Return the codes of classes, numbers as they are; the largest value of the dtype is free."""
-    codes = np.arange(len(classes)) if classes.dtype.kind in "TUb" else classes
-    bounds = (int(codes.min()), int(codes.max()) + 1)
-    return codes.astype(np.result_type(*map(np.min_scalar_type, bounds)))
+    codes = classes
+    if classes.dtype.kind in "TUb":
+        codes = np.arange(len(classes))
+    least, free = np.min_scalar_type(int(codes.min())), np.min_scalar_type(int(codes.max()) + 1)
+    return codes.astype(np.result_type(least, free))
 
 
 def _prepare(
@@ -144,40 +156,45 @@ def _prepare(
     import xarray as xr
 
     dimension = _dimension(model)
-    layers: Any = model.classes.tolist() if model.target_names is None else model.target_names
+    layers: Any = model.target_names
     if model.embeds:
         layers = range(model.n_targets)
+    elif layers is None:
+        layers = model.classes.tolist()
     coords = {
         name: each.variable.drop_encoding()
         for name, each in stored.coords.items()
         if {*each.dims} <= scene.sizes.keys() and name not in names
     }
     named = np.array(layers)
-    # Other tools may not read numpy's text.
-    coords[dimension] = xr.Variable(
-        dimension, named.astype(object) if named.dtype.kind == "U" else named
-    )
-    mapping = max(stored[name].encoding.get("grid_mapping", "") for name in scene.variables)
-    shared = {"grid_mapping": mapping} if mapping else {}
+    if named.dtype.kind == "U":
+        # Other tools may not read numpy's text.
+        named = named.astype(object)
+    coords[dimension] = xr.Variable(dimension, named)
+    grid_mapping = max(stored[name].encoding.get("grid_mapping", "") for name in scene.variables)
     results = {}
     for name in names:
-        attributes: dict[str, Any] = {**shared}
-        how: dict[str, Any] = {"compressors": ZstdCodec(level=1, checksum=True)}
-        is_single = name == "label" or (name == "value" and model.n_targets == 1)
-        own = {} if is_single else {dimension: len(layers)}
-        codes: Any = _codes(model.classes) if name == "label" else np.empty(0, np.float32)
+        attributes: dict[str, Any] = {"grid_mapping": grid_mapping} if grid_mapping else {}
+        encoding: dict[str, Any] = {"compressors": ZstdCodec(level=1, checksum=True)}
+        layer_sizes = {dimension: len(layers)}
+        if name == "label" or (name == "value" and model.n_targets == 1):
+            layer_sizes = {}
+        dtype: np.dtype[Any] = np.dtype(np.float32)
         if name == "label":
+            codes = _label_codes(model.classes)
+            dtype = codes.dtype
             # Zarr's own fill value too, so that a lost chunk is missing and not the first class.
-            how |= dict.fromkeys(("_FillValue", "fill_value"), np.iinfo(codes.dtype).max)
+            encoding["_FillValue"] = encoding["fill_value"] = np.iinfo(dtype).max
             if model.classes.dtype.kind in "TUb":
                 # The CF conventions separate the meanings by blanks.
                 meanings = ["_".join(str(label).split()) for label in layers]
                 attributes["flag_values"] = codes.tolist()
                 attributes["flag_meanings"] = " ".join(meanings)
-        how["chunks"] = (*own.values(), *scene.steps)
+        encoding["chunks"] = (*layer_sizes.values(), *scene.steps)
         # A single block, which is never computed.
-        empty = da.empty((*own.values(), *scene.sizes.values()), dtype=codes.dtype, chunks=-1)
-        results[name] = xr.Variable((*own, *scene.sizes), empty, attributes, how)
+        shape = (*layer_sizes.values(), *scene.sizes.values())
+        empty = da.empty(shape, dtype=dtype, chunks=-1)
+        results[name] = xr.Variable((*layer_sizes, *scene.sizes), empty, attributes, encoding)
     with warnings.catch_warnings():
         # Zarr warns that other tools may not read its text dtype.
         warnings.simplefilter("ignore")
@@ -208,7 +225,7 @@ def _map_boxes(
             for name in names:
                 array: Any = group[name]
                 if name == "label":
-                    values = _codes(model.classes)[scores.argmax(axis=1)]
+                    values = _label_codes(model.classes)[scores.argmax(axis=1)]
                     values[gaps] = np.iinfo(array.dtype).max
                 else:
                     values = scorer.result(_RESULTS[name], scores)

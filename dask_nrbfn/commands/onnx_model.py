@@ -57,7 +57,8 @@ class Graph:
     """
 
     def __init__(self, dtype: np.dtype) -> None:
-        self.dtype, self.outer, self._onnx = dtype, dtype, optional_package("onnx", "onnx")
+        self.dtype, self.outer = dtype, dtype
+        self._onnx = optional_package("onnx", "onnx")
         self.proto = self._onnx.GraphProto(name="dask_nrbfn")
 
     def _described(self, name: str, dtype: DTypeLike, *width: int) -> Any:
@@ -230,8 +231,10 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
             "Export a model of one network, fitted with `cells`=1.",
         )
     graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
-    n_bytes = r * (p + 1 + model.n_targets) * graph.dtype.itemsize
-    n_bytes += 0 if model.params.normalized else r * model.n_targets * (8 - graph.dtype.itemsize)
+    itemsize = graph.dtype.itemsize
+    # The weights of plain activations are float64.
+    weight_bytes = itemsize if model.params.normalized else 8
+    n_bytes = r * (p + 1) * itemsize + r * model.n_targets * weight_bytes
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
             f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, with the zeros of a "
@@ -245,9 +248,11 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     rows = _scaled_rows(model, graph.input("X", model.n_features)) - centre
     centred = (basis - centre) / model.width
     rounding = _rounding(model, centred, centre / model.width, float(np.finfo(dtype).eps))
-    activations = _l1_activations if model.l1 else _activations
-    scores: Any = activations(model, centred, rows / model.width) @ model.weights.T
-    scores = model.clipped(scores if model.intercept is None else scores + model.intercept)
+    activations_of = _l1_activations if model.l1 else _activations
+    scores: Any = activations_of(model, centred, rows / model.width) @ model.weights.T
+    if model.intercept is not None:
+        scores = scores + model.intercept
+    scores = model.clipped(scores)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
         graph.output(name, scores, model.n_targets)
@@ -353,25 +358,30 @@ def _rounding(model: Model, basis: Floats, centre: Floats, eps: float) -> float:
     errors; the error of normalized ones grows in proportion to the distance.
     """
     kernel, (r, p) = kernel_named(model.params.kernel), basis.shape
-    order, shift = 1 if model.l1 else 2, model.scaling.apply(np.zeros((1, p)))[0]
+    normalized = model.params.normalized
+    order = 1 if model.l1 else 2
+    shift = model.scaling.apply(np.zeros((1, p)))[0]
     # Rounded numbers move a row. Sums of p terms have p rounding errors of both signs.
     reach = float(np.linalg.norm(basis, order, axis=1).max()) + 1.0
     offset = np.abs(shift) / model.width + 4.0 * np.abs(centre)
     moved = eps * (float(np.linalg.norm(offset, order)) + 3.0 * reach)
     # Of t^2 / 2, as a difference of squares; sums of absolute differences are relative to t.
-    error = eps * (2.0 + p**0.5 / 2.0) * (1.0 if model.l1 else (2.0 * reach) ** 2 / 2.0)
+    largest = 1.0 if model.l1 else (2.0 * reach) ** 2 / 2.0
+    error = eps * (2.0 + p**0.5 / 2.0) * largest
     if kernel.rate is None:
-        moved *= reach if model.params.normalized else 1.0
+        if normalized:
+            moved *= reach
     elif kernel.log_factor is not None and kernel.slope is not None:
-        error, moved = 2.0 * error * abs(float(kernel.slope(np.zeros(1))[0])), kernel.rate * moved
+        slope = abs(float(kernel.slope(np.zeros(1))[0]))
+        error, moved = 2.0 * error * slope, kernel.rate * moved
     elif not model.l1:
         # At distance 0, where the kernel is not smooth in t^2.
         error = (2.0 * error) ** 0.5
     # A share f of all activations changes by at most f (1 - f) times the largest difference.
-    of_activation = (error + moved) * (0.5 if model.params.normalized else 1.0)
-    of_activation += eps * (4.0 + r**0.5)
-    intercept = 0.0 if model.intercept is None else np.abs(model.intercept).max()
-    return float(of_activation * np.abs(model.weights).sum(axis=1).max() + eps * intercept)
+    of_activation = (error + moved) * (0.5 if normalized else 1.0) + eps * (4.0 + r**0.5)
+    of_weights = of_activation * np.abs(model.weights).sum(axis=1).max()
+    largest_intercept = 0.0 if model.intercept is None else np.abs(model.intercept).max()
+    return float(of_weights + eps * largest_intercept)
 
 
 def _card(model: Model, rounding: float) -> dict[str, Any]:

@@ -107,13 +107,16 @@ def plan_fit(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in stage_costs(context).items()
     )
-    spec, n_rows = context.spec, dataset.of_labelled().n_rows
-    params, of_cells = spec.params, spec.params.asks_for_cells
+    spec, params = context.spec, context.spec.params
+    n_basis, n_cells = context.n_basis, 1
+    if params.asks_for_cells:
+        n_rows = dataset.of_labelled().n_rows
+        n_basis, n_cells = cells_basis(params, n_rows), planned_cells(params, n_rows)
     full = "kernel" in spec.penalties or any(spec.localities)
     return Plan(
         stages,
-        n_basis=cells_basis(params, n_rows) if of_cells else context.n_basis,
-        n_cells=planned_cells(params, n_rows) if of_cells else 1,
+        n_basis=n_basis,
+        n_cells=n_cells,
         n_candidates=context.search.n_candidates,
         n_partitions=context.search.n_partitions,
         method=context.search.method,
@@ -131,10 +134,11 @@ def expect_tuning(context: FitContext, time_limit: float | None) -> FitContext:
     ends = time.monotonic() + (math.inf if time_limit is None else time_limit)
     clock = Clock(ends=ends, rates=rates, n_workers=context.engine.n_workers)
     costs = stage_costs(planned(context)).values()
+    n_systems = sum(sum(cost.systems.values()) for cost in costs)
     logger.info(
         "tune: about %.0f s expected: %s systems, %.0f GFLOP, %.1f billion exponentials",
         clock.needed_s(costs),
-        f"{sum(sum(cost.systems.values()) for cost in costs):,.0f}",
+        f"{n_systems:,.0f}",
         sum(cost.flops for cost in costs) / 1e9,
         sum(cost.exponentials for cost in costs) / 1e9,
     )
@@ -204,11 +208,22 @@ def read_rates(path: Path) -> Rates:
 
 def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
     """Return the rates of a worker of the engine of a fit: those of one thread for each thread."""
-    n_basis, k = context.requested_size or context.dataset.n_rows, context.spec.params.k
-    arguments = context.dataset.location, n_basis, k, n_rows
-    one: Rates = run_task(context.engine, _measure, *arguments, label="measure speed")
-    times = context.engine.threads
-    return Rates(**{name: times * rate for name, rate in vars(one).items()} | {"bytes": one.bytes})
+    one: Rates = run_task(
+        context.engine,
+        _measure,
+        context.dataset.location,
+        context.requested_size or context.dataset.n_rows,
+        context.spec.params.k,
+        n_rows,
+        label="measure speed",
+    )
+    n_threads = context.engine.threads
+    return Rates(
+        bytes=one.bytes,
+        pairs=n_threads * one.pairs,
+        products=n_threads * one.products,
+        exponentials=n_threads * one.exponentials,
+    )
 
 
 # Several threads would wait for each other if the machine is busy.
@@ -229,7 +244,8 @@ def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int)
     values /= max(float(np.abs(values).max(initial=0.0)), 1.0)
     values *= 1.0 + 1e-3 * np.random.default_rng(0).standard_normal(values.shape)
     X = dense(rows[: max(1, min(most_rows, _MAX_ELEMENTS // n_columns)), :n_columns])
-    (n, p), r = X.shape, min(n_basis, _MAX_BASIS, len(X))
+    n, p = X.shape
+    r = min(n_basis, _MAX_BASIS, n)
     basis = X[:r] + 0.5
     features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
     Phi, sums = features.activations(X), MomentSums(r, 2)

@@ -111,10 +111,18 @@ def predict_dataset(
         If `out` cannot be written, or an option does not apply to `out` or the model.
     """
     pinned = PinnedModel.at(model, clip=clip)
-    opened, keep = pinned.open(), () if kept is None else kept.schema.names
-    asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
+    opened = pinned.open()
+    keep = () if kept is None else kept.schema.names
     check_apart(out, model, dataset)
-    names = check_predictions(opened, out, overwrite=overwrite, keep=keep, **asked)
+    names = check_predictions(
+        opened,
+        out,
+        overwrite=overwrite,
+        keep=keep,
+        skip_bad=skip_bad,
+        scores=scores,
+        probabilities=probabilities,
+    )
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):
         return _write(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
@@ -137,20 +145,24 @@ def check_predictions(
     overwrite: bool,
     keep: Sequence[str],
     skip_bad: bool,
-    **of_classes: bool,
+    scores: bool,
+    probabilities: bool,
 ) -> list[str]:
-    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be.
-
-    of_classes: whether "scores" and "probabilities" are wanted.
-    """
+    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
     check_output(out, "predictions", overwrite=overwrite)
-    first = "labels" if model.target_names is None else "values"
-    if first == "values":
-        check_not_given("the model predicts numbers", **of_classes)
+    of_classes = model.target_names is None
+    if not of_classes:
+        check_not_given("the model predicts numbers", probabilities=probabilities, scores=scores)
     if not is_table(out):
         check_not_given(f"{out} is not a .csv or .parquet file", keep=keep, skip_bad=skip_bad)
-        of_classes |= {"scores": first == "labels"}
-    wanted = {first: True, **of_classes, "skipped": skip_bad}
+        scores = of_classes
+    wanted = {
+        "labels": of_classes,
+        "values": not of_classes,
+        "scores": scores,
+        "probabilities": probabilities,
+        "skipped": skip_bad,
+    }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
 
@@ -176,7 +188,8 @@ def is_table(out: Location) -> bool:
 
 def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
-    dataset, n_targets = dataset.encoded_like(model), model.n_targets
+    dataset = dataset.encoded_like(model)
+    n_targets = model.n_targets
     # The scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + scoring_rows(model)
     held = scored * (8 * 5 * n_targets + 3 * model.classes.itemsize)
@@ -186,15 +199,21 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     else:
         # An evaluation ranks rows by their probability, and two classes also by their score.
         held += RANKING_BYTES * (2 if n_targets == 2 else 1)
-    remedy, of_rows = "Ingest with a smaller `chunk_rows`", (dataset.row_width, dataset.is_sparse)
-    expect_bytes(engine, model, held + dataset.reading_bytes, *of_rows, remedy=remedy)
+    expect_bytes(
+        engine,
+        model,
+        held + dataset.reading_bytes,
+        row_width=dataset.row_width,
+        of_sparse=dataset.is_sparse,
+        remedy="Ingest with a smaller `chunk_rows`",
+    )
     return dataset
 
 
 def expect_bytes(
-    engine: Engine, model: Model, held: int, row_width: int, of_sparse: bool, *, remedy: str
+    engine: Engine, model: Model, held: int, *, row_width: int, of_sparse: bool, remedy: str
 ) -> None:
-    """Set and check the bytes of tasks that score rows and hold `held` bytes besides."""
+    """Set and check the bytes of tasks that score rows and hold `held` further bytes."""
     rows, (r, p) = scoring_rows(model), model.basis.shape
     # A block of activations, and of rows as stored, read ahead and centred; the weights; the basis
     # as read and as factors.
@@ -229,10 +248,11 @@ def _write(
                 dimensions=dimensions[: values.ndim],
                 compress=True,
             )
-        given, n_rows = (pinned, dataset, group, names), dataset.n_rows
-        n_skipped = sum(run_spans(engine, _write_rows, given, n_rows, step=chunk_rows))
+        arguments, n_rows = (pinned, dataset, group, names), dataset.n_rows
+        n_skipped = sum(run_spans(engine, _write_rows, arguments, n_rows, step=chunk_rows))
         attributes: dict[str, Any] = {"fingerprint": dataset.fingerprint, "results": list(names)}
-        attributes |= {"id": _id_name(dataset)} if "ids" in empty else {}
+        if "ids" in empty:
+            attributes["id"] = _id_name(dataset)
         if model.target_names is None:
             attributes["classes"] = model.classes.tolist()
         else:
@@ -260,18 +280,21 @@ def output_chunk_rows(n_rows: int, n_classes: int) -> int:
 def run_spans(
     engine: Engine,
     task: Callable[..., Any],
-    given: tuple[Any, ...],
+    arguments: tuple[Any, ...],
     n_rows: int,
     *,
     step: int = 1,
     label: str = "predict",
 ) -> list[Any]:
-    """Return the results of a task for spans of whole steps; each worker gets as many spans."""
+    """Return the results of a task for spans of whole steps; each worker gets as many spans.
+
+    The first and last-plus-one row of a span are the last arguments of the task.
+    """
     n_steps = -(-n_rows // step)
     per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
     n_tasks = min(n_steps, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
     edges = [min(n_steps * task // n_tasks * step, n_rows) for task in range(n_tasks + 1)]
-    spans = [(*given, *span) for span in pairwise(edges)]
+    spans = [(*arguments, start, stop) for start, stop in pairwise(edges)]
     return run_tasks(engine, task, spans, label=label)
 
 
@@ -280,8 +303,10 @@ def _write_rows(
 ) -> int:
     """Write the named results of some rows; return the number of rows with gaps."""
     scorer, n_skipped = Scorer(model), 0
-    scored = (Block(scores, None) for scores, *_ in scorer.blocks(dataset, start, stop))
-    for scores, *_ in recut(scored, get_array(group, names[0]).chunks[0]):
+    scored = (Block(scores, None) for scores, _, _ in scorer.blocks(dataset, start, stop))
+    chunk_rows = get_array(group, names[0]).chunks[0]
+    for block in recut(scored, chunk_rows):
+        scores = block.X
         stop = start + len(scores)
         results = {name: scorer.result(name, scores) for name in names}
         for name, values in (results | _ids_of(dataset, start, stop)).items():
@@ -296,21 +321,22 @@ def _table_columns(
     model: Model, dataset: Dataset, names: Sequence[str], keep: Sequence[str]
 ) -> dict[str, list[str]]:
     """Return the columns of each array, and those kept, in order; none may occur twice."""
-    classes, targets = model.classes.tolist(), [*(model.target_names or ())]
-    own = ["prediction"]
-    if {*targets} & {*keep}:
-        targets = [f"prediction_{target}" for target in targets] if targets[1:] else own
+    classes, targets = model.classes.tolist(), list(model.target_names or ())
+    if not set(targets).isdisjoint(keep):
+        targets = [f"prediction_{target}" for target in targets]
+        if len(targets) == 1:
+            targets = ["prediction"]
     every = {
         "ids": [str(_id_name(dataset))],
-        "kept": [*keep],
-        "labels": own,
+        "kept": list(keep),
+        "labels": ["prediction"],
         "values": targets,
         "probabilities": [f"probability_{label}" for label in classes],
         "scores": [f"score_{label}" for label in classes],
     }
     written = {"kept", *names, *_ids_of(dataset)}
     columns = {name: each for name, each in every.items() if name in written}
-    (name, count), *_ = Counter(chain(*columns.values())).most_common(1)
+    ((name, count),) = Counter(chain(*columns.values())).most_common(1)
     if count > 1:
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
@@ -341,11 +367,13 @@ def _write_table(
     import pyarrow as pa
     import pyarrow.parquet
 
-    tables, names = _tables(group, columns, kept), [*chain(*columns.values())]
+    tables = _tables(group, columns, kept)
     if target.suffix.lower() == ".csv":
+        names = list(chain(*columns.values()))
         header = pa.table([[name] for name in names], names)
         with open(target, "wb") as file:
-            file.writelines(map(_in_csv, chain([header], tables)))
+            for table in chain([header], tables):
+                file.write(_in_csv(table))
         return
     first = next(tables)
     with pa.parquet.ParquetWriter(target, first.schema) as out:
@@ -367,7 +395,7 @@ def _in_csv(table: "pa.Table") -> bytes:
             text = pc.if_else(special, pc.binary_join_element_wise('"', doubled, '"', ""), text)
         texts.append(text)
     # Readers skip empty lines, so a line of one null is "".
-    null = "" if texts[1:] else '""'
+    null = "" if len(texts) > 1 else '""'
     lines = pc.binary_join_element_wise(*texts, ",", null_handling="replace", null_replacement=null)
     return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
 
@@ -380,7 +408,8 @@ def _tables(
 
     arrays = {name: get_array(group, name) for name in columns if name != "kept"}
     skipped = get_array(group, "skipped") if "skipped" in group else None
-    n_rows, step = next((each.shape[0], each.chunks[0]) for each in arrays.values())
+    first = next(iter(arrays.values()))
+    n_rows, step = first.shape[0], first.chunks[0]
     steps: Iterable[Any] = ((min(step, n_rows - start), ()) for start in range(0, n_rows, step))
     if kept is not None:
         steps = ((len(batch), batch.columns) for batch in kept)
@@ -399,7 +428,7 @@ def _tables(
                     table[column] = pa.array(values.tolist(), pa.string(), mask=none)
                 else:
                     table[column] = pa.array(values, mask=none)
-        yield pa.table(table).select([*chain(*columns.values())])
+        yield pa.table(table).select(list(chain(*columns.values())))
     if stop != n_rows:
         raise DataError(
             "the rows of the file changed during the prediction.",
@@ -422,16 +451,22 @@ def obs_columns(cells: Location, to: str, model: Model, *, overwrite: bool) -> t
         )
     import_anndata()
     name, targets = to.removeprefix("obs/"), model.target_names
-    columns: tuple[str, ...] = (name, f"{name}_confidence")
-    if targets is not None:
-        columns = tuple(f"{name}_{each}" for each in targets) if targets[1:] else (name,)
+    columns: tuple[str, ...]
+    if targets is None:
+        columns = (name, f"{name}_confidence")
+    elif len(targets) == 1:
+        columns = (name,)
+    else:
+        columns = tuple(f"{name}_{target}" for target in targets)
     with damage_named(place, "AnnData"):
         attributes = obs_of(opened_zarr(place), place).attrs
-    used = {attributes["_index"], *(() if overwrite else attributes["column-order"])}
-    for name in columns:
-        if name in used:
+    used = {attributes["_index"]}
+    if not overwrite:
+        used.update(attributes["column-order"])
+    for column in columns:
+        if column in used:
             raise ExistsError(
-                f"{cells} already has obs/{name}.",
+                f"{cells} already has obs/{column}.",
                 "Give another name, or set `overwrite` to replace a column.",
             )
     return columns
@@ -451,8 +486,10 @@ def predict_obs(
         columns = obs_columns(cells, to, opened, overwrite=overwrite)
         _write(pinned, opened, encoded_for(opened, dataset, engine), scratch, engine, names)
         group = open_group(scratch, kind="predictions")
-        results = (np.atleast_2d(read_rows(get_array(group, name)).T) for name in names)
-        values: list[Any] = [*chain(*results)]
+        values: list[Any] = []
+        for name in names:
+            # A result of several targets has a column for each.
+            values.extend(np.atleast_2d(read_rows(get_array(group, name)).T))
         if opened.target_names is None:
             values[0] = pd.Categorical(values[0].tolist(), opened.classes.tolist())
         check_still_locked()
@@ -467,10 +504,14 @@ def _add_to_obs(cells: Location, columns: Mapping[str, Any]) -> None:
         # AnnData warns about its next version, and zarr that Zarr 3 does not specify consolidated
         # metadata, which AnnData reads.
         warnings.simplefilter("ignore")
-        for listed in (others, [*others, *columns]):
-            for name in listed[len(others) :]:
-                import_anndata().io.write_elem(root["obs"], name, columns[name])
-                flush_member(cells, f"obs/{name}")
-            root["obs"].attrs["column-order"] = listed
-            if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
-                zarr.consolidate_metadata(root.store)
+        _list_columns(root, others)
+        for name, values in columns.items():
+            import_anndata().io.write_elem(root["obs"], name, values)
+            flush_member(cells, f"obs/{name}")
+        _list_columns(root, [*others, *columns])
+
+
+def _list_columns(root: Any, names: list[str]) -> None:
+    root["obs"].attrs["column-order"] = names
+    if zarr.open_group(root.store, mode="r").metadata.consolidated_metadata:
+        zarr.consolidate_metadata(root.store)

@@ -3,6 +3,15 @@
 The moments of the rows are added to those of the latest version, or subtracted, and the weights are
 solved again: of the network, or of the network of every cell. No row of the run is read again.
 The cluster shares of a penalty and the neighbours of `locality` also stay those of the fit.
+
+A version is made in this order, under the lock of the run:
+
+1. The rows are checked, and the latest model is evaluated on them unless they are forgotten.
+2. Tasks store the moments of the rows as parts (`sum_rows`).
+3. A task stores the new moments and the new model in a group of their own (`solve_version`).
+4. The judge evaluates the new model.
+5. One record, the last write, makes the version the latest of the run (`_Draft.finish`).
+6. The parts, and the versions that no reader can still use, are dropped (`_next_version`).
 """
 
 import logging
@@ -22,7 +31,7 @@ from dask_nrbfn.commands.change import (
     read_full_model,
     residual_figures,
     solve_version,
-    with_sums,
+    sum_rows,
 )
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.engine import Engine
@@ -144,22 +153,19 @@ def update_run(
         )
     check_apart(location, dataset)
     action = FORGET if forget else ADD
-    reasons: list[str] = []
-    new_error = None
     with _next_version(location, action, engine, judge) as draft:
         run, rows = draft.run, dataset.encoded_like(draft.model).of_labelled()
-        stage, before = (
-            f"{_PARTS}{number}-{action}-{rows.fingerprint}"
-            for number in (draft.version, draft.version - 1)
-        )
-        left = run.group_names(_PARTS)
-        if before in left:
+        stage = _stage_of_rows(draft.version, action, rows)
+        parts = run.group_names(_PARTS)
+        if _stage_of_rows(draft.version - 1, action, rows) in parts:
             # A job was killed after its record: the parts are dropped last.
             return run.versions[-1]
-        run.drop(*(name for name in left if name != stage))
+        run.drop(*(name for name in parts if name != stage))
         if dataset.n_unlabelled:
             logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
-        codes, n_bytes = _check_rows(draft, rows, again=again), _checked_bytes(draft, rows)
+        codes = _check_rows(draft, rows, again=again)
+        n_bytes = _checked_bytes(draft, rows)
+        new_error, reasons = None, []
         if not forget:
             largest = math.inf if max_new_error is None else max_new_error
             new_error = Judge(dataset, largest).error_rate(
@@ -167,12 +173,17 @@ def update_run(
             )
         engine.begin_stage(n_bytes)
         if forget:
-            counted = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
-            if counted:
-                reasons = [f"{counted} of the forgotten rows are basis rows of the model"]
+            n_basis = run_task(engine, _count_basis_rows, run, draft.base, rows, label=action)
+            if n_basis:
+                reasons = [f"{n_basis} of the forgotten rows are basis rows of the model"]
         change = Change(action, draft.base, run, stage, dataset=rows, codes=codes)
-        change = with_sums(change, draft.model, engine)
+        change = sum_rows(change, draft.model, engine)
         return draft.finish(change, [member_of(rows)], reasons, new_error)
+
+
+def _stage_of_rows(version: int, action: str, rows: Dataset) -> str:
+    """Return the stage with the moments of the rows that a version adds or forgets."""
+    return f"{_PARTS}{version}-{action}-{rows.fingerprint}"
 
 
 def merge_runs(
@@ -207,10 +218,15 @@ def merge_runs(
                     "Merge runs of distinct rows, or forget these rows in one of the runs.",
                 )
         engine.begin_stage(_checked_bytes(draft, None))
-        place = added.latest_place
-        model = read_model(added, place)
-        cell_rows = None if model.cells is None else model.cells.n_rows
-        change = Change(MERGE, draft.base, added, place, cell_rows, model.target_range)
+        model = read_model(added, added.latest_place)
+        change = Change(
+            MERGE,
+            draft.base,
+            added,
+            added.latest_place,
+            cell_rows=None if model.cells is None else model.cells.n_rows,
+            target_range=model.target_range,
+        )
         return draft.finish(change, [each for each in further.values() if each["times"]])
 
 
@@ -242,22 +258,30 @@ class _Draft:
         new_error: float | None = None,
     ) -> dict[str, Any]:
         """Solve the draft and make it the run's latest version if the judge accepts it."""
-        run, engine, error_rate = self.run, self.engine, None
-        name, earlier = version_name(self.version), run.versions
+        run, engine = self.run, self.engine
+        name = version_name(self.version)
         solved = run_task(engine, solve_version, run, name, change, label=self.action)
-        taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
+        peak_bytes, predicted_bytes = engine.peak_bytes, engine.expected_bytes
+        error_rate = None
         if self.judge is not None:
             model = join(run.location, model_name(solved["place"]))
             error_rate = self.judge.error_rate(model, engine)
-        if residual_sums := solved.pop("residual_sums"):
+        residual_sums = solved.pop("residual_sums")
+        if residual_sums is not None:
             members = [member | {"residual_sums": residual_sums} for member in members]
+        if solved["held_out"] is None:
+            change_of_rows = {"action": self.action, "members": members}
+            solved["held_out"] = residual_figures(run, change_of_rows)
         n_rows = sum(member["n_rows"] * member.get("times", 1) for member in members)
-        counted = {"action": self.action, "members": members}
-        reasons, fitted = [*reasons, *solved["reasons"]], run.attributes["basis_n_rows"]
-        later = run.n_rows_held + n_rows - fitted
-        if self.action != FORGET and later > fitted:
-            added = f"{later} were added since"
-            reasons.append(f"the basis was chosen from {fitted} rows, and {added}")
+        reasons = [*reasons, *solved["reasons"]]
+        n_fitted = run.attributes["basis_n_rows"]
+        n_later = run.n_rows_held + n_rows - n_fitted
+        if self.action != FORGET and n_later > n_fitted:
+            reasons.append(
+                f"the basis was chosen from {n_fitted} rows, and {n_later} were added since"
+            )
+        was_due = bool(run.versions) and run.versions[-1]["refresh_due"]
+        seconds = (datetime.now(UTC) - self.started).total_seconds()
         record = {
             "version": self.version,
             "action": self.action,
@@ -265,18 +289,23 @@ class _Draft:
             "n_rows": n_rows,
             "new_error": new_error,
             **solved,
-            "held_out": solved["held_out"] or residual_figures(run, counted),
             "reasons": reasons,
-            "refresh_due": bool(reasons or (earlier and earlier[-1]["refresh_due"])),
+            "refresh_due": was_due or bool(reasons),
             "error_rate": error_rate,
             "started": self.started.isoformat(timespec="seconds"),
-            "seconds": round((datetime.now(UTC) - self.started).total_seconds(), 3),
-            **taken,
+            "seconds": round(seconds, 3),
+            "peak_bytes": peak_bytes,
+            "predicted_bytes": predicted_bytes,
         }
         self.check_still_locked()
         run.finish_version(record, needs=kept_stages(run))
-        counts = (self.action, n_rows, self.version, record["fitting_error"])
-        logger.info("%s: %d rows, version %d, fitting error %.4f", *counts)
+        logger.info(
+            "%s: %d rows, version %d, fitting error %.4f",
+            self.action,
+            n_rows,
+            self.version,
+            record["fitting_error"],
+        )
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         if record["alpha"] is not None:
@@ -322,10 +351,11 @@ def _next_version(
 
 def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset, if its rows can be used."""
-    model, remedy = draft.model, "Refresh the run with rows of all classes."
+    model, run = draft.model, draft.run.location
+    remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
     member = draft.run.members_held.get(dataset.content)
-    held, run = member is not None and member["times"] > 0, draft.run.location
+    held = member is not None and member["times"] > 0
     if draft.action == ADD and held and not again:
         raise AlreadyAddedError(
             f"the run {run} holds the rows of {dataset.location} already.",
@@ -337,8 +367,9 @@ def _check_rows(draft: _Draft, dataset: Dataset, *, again: bool) -> list[int] | 
             "Forget each row once.",
         )
     if draft.action == FORGET and member is None:
-        unknown = "the run does not know these rows as a whole. Only their sums are checked."
-        logger.warning("forget: %s", unknown)
+        logger.warning(
+            "forget: the run does not know these rows as a whole. Only their sums are checked."
+        )
     return codes
 
 
@@ -346,31 +377,34 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
     """Return the expected bytes of a task; raise MemoryBudgetError if there are too many."""
     model, params = draft.model, draft.model.params
     r, p, q = model.n_active, model.basis.shape[1], model.n_targets
+    of_sparse = dataset is not None and dataset.is_sparse
+    of_basis = partial(basis_bytes, r, p, mean_stored_values(model.basis), of_sparse=of_sparse)
     penalty_axes = penalty_named(params.penalty).n_axes
-    asked = params.prune or penalty_axes or params.locality or params.components
+    adds_matrices = params.prune or penalty_axes or params.locality or params.components
+    # After a subtraction the moments are checked, which takes more memory than the solve.
+    in_place = not adds_matrices and model.cells is None and draft.action != FORGET
     held = solve_bytes(
         r,
         q,
         penalty_axes=penalty_axes,
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),
-        # After a subtraction the moments are checked, which takes more memory than the solve.
-        in_place=not asked and model.cells is None and draft.action != FORGET,
+        in_place=in_place,
     )
-    values, of_sparse = mean_stored_values(model.basis), dataset is not None and dataset.is_sparse
-    of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
     held += of_basis(copies=4) + 8 * 4 * r * q
+    n_new = 0
     if dataset is not None:
-        passing = moments_bytes(r, width=dataset.row_width, n_targets=q, n_folds=1)
-        passing += of_basis(copies=5) + dataset.reading_bytes
-        n_drawn = min(dataset.n_rows, most_judged(draft.run, dataset, q))
-        # Activations of drawn rows are centred and solved; the rows are held twice while gathered.
-        judging = 2 * r * min(n_drawn, block_rows(r))
-        held = max(held, passing + 8 * (block_rows(r) * 2 * q + judging))
-        held += 8 * n_drawn * (2 * dataset.row_width + 3 * q)
+        n_new, width = dataset.n_rows, dataset.row_width
+        summing = moments_bytes(r, width=width, n_targets=q, n_folds=1)
+        summing += of_basis(copies=5) + dataset.reading_bytes
+        # Activations of the judged rows are centred and solved.
+        n_judged = min(n_new, most_judged(draft.run, dataset, q))
+        judging = 8 * 2 * (block_rows(r) * q + min(n_judged, block_rows(r)) * r)
+        # The judged rows are held twice while they are gathered.
+        held = max(held, summing + judging) + 8 * n_judged * (2 * width + 3 * q)
     if model.calibration is not None:
-        n_rows = draft.run.n_rows_held + (0 if dataset is None else dataset.n_rows)
-        held += FIT_BYTES * min(n_rows * q, max(MOST_SCORES, q**2))
+        n_scores = (draft.run.n_rows_held + n_new) * q
+        held += FIT_BYTES * min(n_scores, max(MOST_SCORES, q**2))
     if model.cells is not None:
         # The model of all cells, twice when it is written.
         held += 8 * 2 * model.n_basis * (p + 2 * q)
@@ -382,8 +416,8 @@ def _checked_bytes(draft: _Draft, dataset: Dataset | None) -> int:
 def _count_basis_rows(run: Run, base: str, dataset: Dataset) -> int:
     """Return the number of rows of a dataset that are basis rows of the model."""
     model = read_full_model(run, base)
-    hashes, size = hash_values(model.basis), block_rows(model.n_active)
-    return sum(
-        int(np.isin(hash_values(model.scaling.apply(block.X)), hashes).sum())
-        for block in dataset.blocks(0, dataset.n_rows, size)
-    )
+    of_basis, found = hash_values(model.basis), 0
+    for block in dataset.blocks(0, dataset.n_rows, block_rows(model.n_active)):
+        hashes = hash_values(model.scaling.apply(block.X))
+        found += int(np.count_nonzero(np.isin(hashes, of_basis)))
+    return found

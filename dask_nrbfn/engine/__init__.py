@@ -17,4 +17,11 @@ if TYPE_CHECKING:
     from dask_nrbfn.engine.tasks import InlineEngine as InlineEngine
 else:
     # A command that runs no task starts without distributed.
-    __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "connection": ["connect", "describe_engine"],
+            "options": ["EngineOptions"],
+            "tasks": ["DaskEngine", "Engine", "InlineEngine"],
+        },
+    )

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.inputs import TrainingRows, computed, is_chunked, training_rows
+from dask_nrbfn.estimators.inputs import TrainingRows, compute_all, is_chunked, training_rows
 from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
@@ -84,10 +84,13 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         if hasattr(self, "classes_"):
             classes = None
         self._fit_or_add(X, y, sample_weight, classes)
-        missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
+        if classes is None:
+            return self
+        missing = np.setdiff1d(classes, self.classes_).tolist()
         if missing:
-            for name in [name for name in vars(self) if name.endswith("_")]:
-                delattr(self, name)
+            for name in list(vars(self)):
+                if name.endswith("_"):
+                    delattr(self, name)
             raise DataError(
                 f"the first batch has no row of the class {missing[0]!r}.",
                 "Begin with a batch that has rows of every class.",
@@ -146,7 +149,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             See `fit`. Predictions, labels and weights of dask collections are computed; use
             `evaluate_dataset` if they do not fit into memory.
         """
-        predicted, y, weights = computed(self.predict(X), y, sample_weight)
+        predicted, y, weights = compute_all(self.predict(X), y, sample_weight)
         return float(accuracy_score(labels_of(y).values, predicted, sample_weight=weights))
 
     def _values(self) -> dict[str, Any]:
@@ -158,25 +161,25 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
     ) -> TrainingRows:
-        rows = self._labelled(X, y, sample_weight, schema, reset=True)
+        rows = self._labelled_rows(X, y, sample_weight, schema, reset=True)
         labelled = self._are_labelled(rows.targets)
-        present, own, _ = distinct_labels(rows.targets[labelled])
+        present, places, _ = distinct_labels(rows.targets[labelled])
         classes = present if classes is None else np.unique(classes)
         check_classes(classes)
         codes = np.full(len(labelled), -1)
-        codes[labelled] = self._places(classes, present)[own]
+        codes[labelled] = self._class_codes(classes, present)[places]
         mark = None if self.unlabelled is None else -1
         return rows._replace(targets=codes, classes=classes, unlabelled=mark)
 
     def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
-        rows = self._labelled(X, y, sample_weight, self.schema_, reset=False)
+        rows = self._labelled_rows(X, y, sample_weight, self.schema_, reset=False)
         rows = rows.labelled_only(self._are_labelled(rows.targets))
         # A run may have stored the classes in another form, such as their codes.
-        codes = self._places(self.classes_, rows.targets)
+        codes = self._class_codes(self.classes_, rows.targets)
         return rows._replace(targets=stored.classes[codes])
 
-    def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the indices of labels in sorted classes; raise DataError if one is unknown."""
+    def _class_codes(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the codes of labels in sorted classes; raise DataError if one is unknown."""
         unknown = sorted(set(labels.tolist()) - set(classes.tolist()))
         if unknown:
             raise DataError(
@@ -185,7 +188,7 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
             )
         return np.searchsorted(classes, labels)
 
-    def _labelled(
+    def _labelled_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
     ) -> TrainingRows:
         """Return rows and labels with sample weights, times the class weights of a mapping."""
@@ -202,13 +205,13 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         is_text = labels.dtype.kind in "OU"
         return are_labelled(labels, str(self.unlabelled)) if is_text else ~np.isnan(labels)
 
-    def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
+    def _chunked_dataset(self, *arguments: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
                 "`class_weight` is a mapping, but X is not in memory.",
                 'Pass `sample_weight`, or class_weight="balanced".',
             )
-        return super()._chunked_dataset(*arguments, **options)
+        return super()._chunked_dataset(*arguments)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)

@@ -84,12 +84,13 @@ class TrainingRows(NamedTuple):
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
         """Return the rows as a dataset in memory."""
-        own, labels, numbers = self.targets, None, None
-        if own is not None:
-            labels, numbers = (labels_of(own).stored(), None) if own.ndim == 1 else (None, own)
+        labels, numbers = None, self.targets
+        if numbers is not None and numbers.ndim == 1:
+            labels, numbers = labels_of(self.targets).stored(), None
         source = ArraySource(self.rows, labels, self.weights, numbers)
         source.target_names = self.target_names or source.target_names
-        source.schema, source.feature_names = schema, None if names is None else tuple(names)
+        source.schema = schema
+        source.feature_names = None if names is None else tuple(names)
         return ingest_source(
             source,
             MemoryStore(),
@@ -99,7 +100,7 @@ class TrainingRows(NamedTuple):
         )
 
 
-def computed(*values: Any) -> list[Any]:
+def compute_all(*values: Any) -> list[Any]:
     """Return values with dask collections computed, one after the other: their kinds may differ."""
     return [dask.compute(each, traverse=False)[0] for each in values]
 
@@ -192,11 +193,11 @@ def training_rows(
 ) -> tuple[Rows, NDArray[Any]]:
     """Return rows as `checked_rows`, and labels (n,) with `unlabelled` or NaN where missing."""
     if y is None:
-        return _checked(estimator, X, y, schema, reset=reset)
+        return _check_with_targets(estimator, X, y, schema, reset=reset)
     unlabelled = estimator.unlabelled
     _check_no_bytes(y)
     given = labels_of(y, unlabelled)
-    rows, labels = _checked(estimator, X, given.values, schema, reset=reset)
+    rows, labels = _check_with_targets(estimator, X, given.values, schema, reset=reset)
     check_classification_targets(labels)
     is_text = labels.dtype.kind in "OU"
     if not is_text:
@@ -212,15 +213,16 @@ def training_numbers(
 ) -> tuple[Rows, Floats]:
     """Return rows as `checked_rows`, and target numbers (n, q), NaN where y is `unlabelled`."""
     _check_no_times(y, "y")
-    none, unlabelled = False, estimator.unlabelled
+    y, unlabelled = unmasked(y), estimator.unlabelled
+    is_missing: Any = False
     if unlabelled is not None:
-        y = np.asarray(unmasked(y), dtype=np.float64)
-        none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
-        y = np.where(none, 0.0, y)
-    rows, numbers = _checked(
-        estimator, X, unmasked(y), schema, reset=reset, multi_output=True, y_numeric=True
+        y = np.asarray(y, dtype=np.float64)
+        is_missing = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
+        y = np.where(is_missing, 0.0, y)
+    rows, numbers = _check_with_targets(
+        estimator, X, y, schema, reset=reset, multi_output=True, y_numeric=True
     )
-    numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
+    numbers = np.where(is_missing, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 
@@ -242,7 +244,7 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
     return check_array(rows, estimator=estimator, input_name="X")
 
 
-def _checked(
+def _check_with_targets(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
 ) -> tuple[Rows, NDArray[Any]]:
     rows = checked_rows(estimator, X, schema, reset=reset)
@@ -258,10 +260,11 @@ def _text_named(estimator: Any, X: Any, names: tuple[str, ...], *, reset: bool) 
     """
     if not hasattr(X, "set_axis") or all(isinstance(name, str) for name in X.columns):
         return X
-    numbered = tuple(map(str, range(len(names))))
-    if names != numbered if reset else hasattr(estimator, "feature_names_in_"):
+    numbered = tuple(str(place) for place in range(len(names)))
+    has_names = names != numbered if reset else hasattr(estimator, "feature_names_in_")
+    if has_names:
         return X.set_axis(names, axis=1)
-    if {*names} == {*numbered}:
+    if set(names) == set(numbered):
         check_names(names, numbered)
     return X
 

@@ -10,7 +10,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -124,8 +124,9 @@ def printed_log(verbose: int) -> Iterator[None]:
         prints = verbose and not (log.isEnabledFor(logging.INFO) and log.hasHandlers())
         if prints:
             vars(user).update(vars(log))
-            log.handlers, log.propagate = [printer := logging.StreamHandler(sys.stdout)], False
+            printer = logging.StreamHandler(sys.stdout)
             printer.addFilter(is_printed)
+            log.handlers, log.propagate = [printer], False
             log.setLevel(logging.INFO)
     try:
         yield
@@ -151,15 +152,15 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
 def _active_engine(dataset: Dataset, device: Device) -> Iterator[Engine]:
     """Yield an engine: the active client, or this process without one or for rows in memory."""
     options = EngineOptions(device=device)
-    try:
+    client = None
+    # distributed raises ValueError without a client.
+    with suppress(ValueError):
         client = default_client()
-    except ValueError:
-        client = None
     if client is None or isinstance(dataset.location, MemoryStore):
         yield InlineEngine(device=device)
-        return
-    with connect(options, client) as engine:
-        yield engine
+    else:
+        with connect(options, client) as engine:
+            yield engine
 
 
 class _KeptRun(NamedTuple):
@@ -181,8 +182,7 @@ class _KeptRun(NamedTuple):
             if is_refined(run.chosen_params):
                 return None
             # Arrays with one entry for each row, which no update reads.
-            for stage in ("neighbors", "confidence", "search"):
-                run.drop(stage)
+            run.drop("neighbors", "confidence", "search")
             return cls(run.location, 0, shared=False)
         return None if store is None else cls(run.location, 0, shared=True)
 
@@ -193,8 +193,7 @@ class _KeptRun(NamedTuple):
             update_run(self.location, dataset, engine, forget=forget, again=in_memory)
         if in_memory:
             # No other network reads the earlier version.
-            for place in ("moments", "cells/networks", version_name(self.version)):
-                Run.open(self.location).drop(place)
+            Run.open(self.location).drop("moments", "cells/networks", version_name(self.version))
         return self._replace(version=self.version + 1)
 
 
@@ -298,10 +297,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         location, params = place, self._params()
         if not isinstance(dataset.location, MemoryStore):
             tuning, limit = options.get("tuning"), options.get("time_limit")
-            given = params.to_dict(), None if tuning is None else tuning.to_dict()
-            identity = json.dumps([dataset.fingerprint, *given, limit])
+            tried = None if tuning is None else tuning.to_dict()
+            identity = json.dumps([dataset.fingerprint, params.to_dict(), tried, limit])
             digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-            location = join(place, f"{'embedding' if 'embeds' in options else 'run'}-{digest}")
+            kind = "embedding" if "embeds" in options else "run"
+            location = join(place, f"{kind}-{digest}")
         options["basis"] = self._given_rows()
         with printed_log(self.verbose), _active_engine(dataset, self.device) as engine:
             return fit_dataset(dataset, location, params, engine, **options)
@@ -314,8 +314,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._basis_rows = (CELL_ROWS if CELL_ROWS.is_in(run) else BASIS_ROWS).read(run)
 
     def _take_model(self, model: Model) -> None:
-        named = model.target_names is not None
-        predicts = "coordinates" if model.embeds else "numbers" if named else "classes"
+        predicts = "classes"
+        if model.embeds:
+            predicts = "coordinates"
+        elif model.target_names is not None:
+            predicts = "numbers"
         if predicts != self._predicts:
             raise DataError(f"the model predicts {predicts}.", f"Load it with {_KINDS[predicts]}.")
         self._model = model
@@ -471,10 +474,22 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
         """Return the classes of a dataset with the dtype of `y`, (K,); none for numbers."""
 
-    def _chunked_dataset(self, *arguments: Any, schema: Schema | None = None) -> Dataset:
+    def _chunked_dataset(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        place: Location,
+        name: str,
+        schema: Schema | None = None,
+    ) -> Dataset:
         """Return chunked rows, targets and weights as a dataset, as `chunked_dataset` does."""
         return chunked_dataset(
-            *arguments,
+            X,
+            y,
+            sample_weight,
+            place,
+            name,
             numbers=self._predicts == "numbers",
             unlabelled=self.unlabelled,
             missing=self.missing,
@@ -552,7 +567,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
-            dataset = self._chunked_dataset(X, y, sample_weight, place, name, schema=self.schema_)
+            dataset = self._chunked_dataset(X, y, sample_weight, place, name, self.schema_)
             try:
                 yield dataset
             finally:

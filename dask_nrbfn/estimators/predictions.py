@@ -75,10 +75,11 @@ def _predict_rows(
     device: Device,
     block_info: Mapping[int, Mapping[str, Any]],
 ) -> NDArray[Any]:
-    first_row, within = block_info[0]["array-location"][0][0], ""
+    block = block_info[0]
+    first_row, within = block["array-location"][0][0], ""
     if np.isnan(first_row):
         # The number of rows before this block is known only once all blocks are computed.
-        first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
+        first_row, within = 0, f" of block {block['chunk-location'][0]}"
     scores_by = partial(Scorer.table, X=X, first_row=int(first_row), within=within)
     # Other blocks keep the other cores busy.
     values = result_of(_opened_model(location), scores_by, result, device, threads=1)

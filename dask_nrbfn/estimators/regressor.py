@@ -10,7 +10,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 
 from dask_nrbfn.errors import DataError, plural
-from dask_nrbfn.estimators.inputs import TrainingRows, computed, training_numbers
+from dask_nrbfn.estimators.inputs import TrainingRows, compute_all, training_numbers
 from dask_nrbfn.estimators.network import LearningNetwork, PlainNetwork, documented
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
@@ -60,7 +60,7 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
             See `fit`. Predictions, targets and weights of dask collections are computed; use
             `evaluate_dataset` if they do not fit into memory.
         """
-        predicted, y, weights = computed(self.predict(X), y, sample_weight)
+        predicted, y, weights = compute_all(self.predict(X), y, sample_weight)
         return float(r2_score(y, predicted, sample_weight=weights))
 
     def _training_rows(

@@ -67,7 +67,8 @@ class TunedNetwork(LearningNetwork):
         self._take_chosen(run)
 
 
-_COMBINED = (*(each.name for each in fields(Combination)), *Ridge._fields)
+# The parameters of a combination that a search tries.
+_COMBINED = [field.name for field in fields(Combination)] + list(Ridge._fields)
 
 
 def _cv_results(tried: Sequence[Mapping[str, Any]], error: str) -> dict[str, Any]:

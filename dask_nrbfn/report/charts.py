@@ -25,8 +25,11 @@ from dask_nrbfn.stages.model import COORDINATES, SAMPLED_CLASSES, SAMPLED_CODES,
 
 # Names of classes are wrapped at this length, and cut after three lines.
 _LINE_LETTERS, _MOST_LETTERS = 16, 48
-# Number of bars of a histogram, of drawn targets, and of named classes.
-_BARS, _MOST_DRAWN, _MOST_NAMED = 50, 4, 10
+
+_BARS_OF_HISTOGRAM = 50
+
+# Charts of targets, and named classes in the legend of coordinates.
+_MOST_DRAWN, _MOST_NAMED = 4, 10
 
 
 class Chart(NamedTuple):
@@ -105,18 +108,23 @@ class Charts:
     def _draw_search(self, search: Mapping[str, Any]) -> None:
         """Draw the learning curve, and the compared combinations to its right."""
         error, chosen = self._finished.criterion, search["chosen"]["basis_size"]
-        name, finals = error.replace("_", " "), search["finals"]
-        drawn = sorted((each["n_basis"], each["basis"], each[error]) for each in search["curve"])
-        drawn += [(" ".join(map(each.get, KIND)), "compared", each[error]) for each in finals]
-        places = [*dict.fromkeys(each[0] for each in drawn)]
+        name = error.replace("_", " ")
+        # The place on the horizontal axis, the name in the legend, and the loss.
+        drawn: list[tuple[Any, str, float]] = sorted(
+            (each["n_basis"], each["basis"], each[error]) for each in search["curve"]
+        )
+        for each in search["finals"]:
+            combination = " ".join(each[part] for part in KIND)
+            drawn.append((combination, "compared", each[error]))
+        places = list(dict.fromkeys(place for place, _, _ in drawn))
         caption = f"The {name} on the sample, by basis size ({chosen:,} is chosen) and combination."
         with self._axes("Tuning", caption, 5.0) as axes:
             axes.set(xlabel="basis size, and compared combinations", ylabel=name)
-            axes.set_xticks(range(len(places)), [*map(str, places)], rotation=90)
-            for label in dict.fromkeys(each[1] for each in drawn):
-                own = [(places.index(place), loss) for place, by, loss in drawn if by == label]
-                marks = "kx" if label == "compared" else "o-"
-                axes.plot(*zip(*own, strict=True), marks, label=label)
+            axes.set_xticks(range(len(places)), [str(place) for place in places], rotation=90)
+            for label in dict.fromkeys(legend for _, legend, _ in drawn):
+                own = [each for each in drawn if each[1] == label]
+                x, losses = [places.index(each[0]) for each in own], [each[2] for each in own]
+                axes.plot(x, losses, "kx" if label == "compared" else "o-", label=label)
             axes.axvline(places.index(chosen), color="black", linestyle="--", linewidth=1)
             if "linear" in search:
                 axes.axhline(search["linear"], color="grey", linestyle=":", label="linear model")
@@ -128,7 +136,7 @@ class Charts:
         caption = "Confidence: the weight of the own label among the neighbours. "
         caption += f"{n_below:,} rows below the threshold {threshold:g} may enter the basis."
         with self._axes("Confidence of the rows", caption) as axes:
-            axes.hist(values, _BARS, range=(0.0, 1.0))
+            axes.hist(values, _BARS_OF_HISTOGRAM, range=(0.0, 1.0))
             axes.set(xlabel="confidence", ylabel="rows", yscale="symlog", xlim=(0.0, 1.0))
             axes.axvline(threshold, color="black", linestyle="--", linewidth=1)
 

@@ -18,7 +18,8 @@ def run_table(run: Run) -> str:
     """Return the results of a finished run, what to do next, its network and its cost."""
     lines = []
     for section in summary(FinishedRun.of(run), lambda name: f"--{name.replace('_', '-')}"):
-        lines += ["for the method:"] if section.title == "For the method" else []
+        if section.title == "For the method":
+            lines.append("for the method:")
         lines += [_line(name, value) for name, value in section.figures.items()]
         lines += [_line("warning", " ".join(concern)) for concern in section.concerns]
     return "\n".join(lines)
@@ -34,14 +35,14 @@ def tuning_table(run: Run) -> str:
 def class_tables(evaluation: Evaluation) -> str:
     """Return tables of the confusions and of the figures of each class."""
     labels = label_texts(evaluation.classes)
-    return _text(*confusion_tables("Evaluated rows", labels, evaluation.confusion))
+    return _text(*confusion_tables("Evaluated rows", labels, evaluation.figures()))
 
 
 def plan_table(plan: Plan) -> str:
     """Return a plan as text, a line for each stage."""
     searched = "" if plan.n_candidates is None else f" of {plan.n_candidates} candidates"
-    network = f"{plan.n_basis} basis rows; {plan.method} neighbours{searched} in "
-    network += plural(plan.n_partitions, "partition")
+    partitions = plural(plan.n_partitions, "partition")
+    network = f"{plan.n_basis} basis rows; {plan.method} neighbours{searched} in {partitions}"
     if plan.n_cells > 1:
         network = f"{plan.n_basis:,} basis rows in {plural(plan.n_cells, 'cell')}"
     machines = f"{plural(plan.n_workers, 'worker')} x {plural(plan.threads, 'thread')}"

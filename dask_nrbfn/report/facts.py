@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
 from dask_nrbfn.commands.evaluate import Evaluation
@@ -17,7 +16,7 @@ from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.params import PAPER_ALPHA, FitParams
-from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.finished import FinishedRun, counts_rows
 from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
@@ -27,29 +26,34 @@ from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.storage.dataset import Dataset
 
 _RESULT = (
-    *("error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "training_r2"),
-    *("expected_calibration_error", "log_loss", "n_judged", "seconds", "n_basis"),
-)
+    "error_rate", "relative_error", "fold_deviation", "r2", "rmse", "mae", "training_r2",
+    "expected_calibration_error", "log_loss", "n_judged", "seconds", "n_basis",
+)  # fmt: skip
 _METHOD = ("fitting_error", "spectral_risk", "temperature", "recall")
 _NETWORK = (
-    *("run", "dataset", "n_rows", "n_unlabelled", "n_features", "n_classes", "target_names"),
-    *("n_cells", "n_kept", "width", "alpha", "penalty", "locality", "components"),
-    *("n_partitions", "version", "scale", "basis", "features", "kernel"),
-    *("width_factor", "loss", "class_weight", "confidence_threshold", "n_neighbors", "options"),
-)
+    "run", "dataset", "n_rows", "n_unlabelled", "n_features", "n_classes", "target_names",
+    "n_cells", "n_kept", "width", "alpha", "penalty", "locality", "components",
+    "n_partitions", "version", "scale", "basis", "features", "kernel", "width_factor", "loss",
+    "class_weight", "confidence_threshold", "n_neighbors", "options",
+)  # fmt: skip
 _TABLED = {"classes", "per_class", "confusion", "reliability", "target_names"}
-_COST = ("seconds", "peak_bytes", "predicted_bytes", "n_workers", "threads", "memory_bytes")
+_MEMORY = ("peak_bytes", "predicted_bytes")
+_COST = (*_MEMORY, "n_workers", "threads", "memory_bytes")
 
-# With more classes, the confusion is not drawn, and only the worst classes are listed; the label of
-# rows whose class the model does not know.
-MOST_CLASSES, UNKNOWN = 30, "(unknown)"
+# With more classes, the confusion is not drawn, and only the worst classes are listed.
+MOST_CLASSES = 30
+
+# The label of rows whose class the model does not know.
+UNKNOWN = "(unknown)"
 
 # Combinations of one kind differ in the basis and its width.
 KIND = ("scale", "features", "kernel")
 
 # Figures by which a tuning compares; each record has some.
 _COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss")
-Record = dict[str, Any]  # parameters that were tried, and their figures
+
+Record = dict[str, Any]
+"""Parameters that were tried, and their figures."""
 
 # Number of confusions, and of the worst cells and rows.
 _MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE = 20, 10, 50
@@ -74,29 +78,36 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
         "options": as_options(finished),
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
-    evaluated = {} if finished.evaluation is None else finished.evaluation.figures()
-    names = sorted(evaluated.keys() - _TABLED, key=[*_RESULT, *evaluated].index)
+    evaluated = {}
+    if finished.evaluation is not None:
+        evaluated = finished.evaluation.figures()
+    order = [*_RESULT, *evaluated]
+    names = sorted(evaluated.keys() - _TABLED, key=order.index)
+    evaluated = {name: evaluated[name] for name in names if evaluated[name] is not None}
 
-    def some(names: Sequence[str]) -> dict[str, Any]:
+    def known(names: Sequence[str]) -> dict[str, Any]:
         return {name: figures[name] for name in names if figures.get(name) is not None}
 
     return [
-        Section("Result", some(_RESULT)),
-        Section("Evaluation", {k: evaluated[k] for k in names if evaluated[k] is not None}),
-        Section("Confused classes", tables=[each[0] for each in confused(finished).values()]),
+        Section("Result", known(_RESULT)),
+        Section("Evaluation", evaluated),
+        Section("Confused classes", tables=[pairs for pairs, _ in confused(finished).values()]),
         Section("What to do next", concerns=find_concerns(finished, spell)),
-        Section("Data and network", some(_NETWORK)),
-        Section("Time and memory", some(_COST[1:])),
-        Section("For the method", some(_METHOD)),
+        Section("Data and network", known(_NETWORK)),
+        Section("Time and memory", known(_COST)),
+        Section("For the method", known(_METHOD)),
     ]
 
 
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, tuning, confidence, columns, cells and stages."""
-    schema, stages = finished.attributes["schema"], finished.stages.items()
-    costs = [{"stage": stage} | {name: each[name] for name in _COST[:3]} for stage, each in stages]
+    schema = finished.attributes["schema"]
+    costs = [
+        {"stage": stage} | {name: record[name] for name in ("seconds", *_MEMORY)}
+        for stage, record in finished.stages.items()
+    ]
     found: dict[str, Sequence[Table]] = {
-        "Classes": [table for each in confused(finished).values() for table in each[1:]],
+        "Classes": [of_classes for _, of_classes in confused(finished).values()],
         "Probabilities": [],
         "Predicted and true numbers": target_tables(finished),
         "Tuning": tuning_tables(finished),
@@ -115,28 +126,36 @@ def as_options(finished: FinishedRun) -> str | None:
     if run.embeds or params.basis_is_given:
         return None
     unset = FitParams().resolve_auto(numbers=False).to_dict()
-    unset |= dict.fromkeys(("scale", "basis", "features"))
-    chooses = run.begun.is_judged and params.loss == FitParams.loss and params.prune is None
-    unset |= {"alpha": params.alpha} if chooses else {}
-    given = ((n, v) for n, v in params.to_dict().items() if v not in (None, unset[n]))
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given)
+    # A fit would choose these by itself.
+    unset |= {"scale": None, "basis": None, "features": None}
+    if run.begun.is_judged and params.loss == FitParams.loss and params.prune is None:
+        unset["alpha"] = params.alpha
+    return " ".join(
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in params.to_dict().items()
+        if value not in (None, unset[name])
+    )
 
 
-def confused(finished: FinishedRun) -> dict[str, list[Table]]:
+def confused(finished: FinishedRun) -> dict[str, tuple[Table, Table]]:
     """Return the tables of held-out and of evaluated rows by the name of the rows."""
     return {
-        rows: confusion_tables(rows, finished.labels, record["confusion"])
+        rows: confusion_tables(rows, finished.labels, record)
         for rows, record in finished.judged_rows.items()
         if "confusion" in record
     }
 
 
-def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) -> list[Table]:
+def confusion_tables(
+    title: str, labels: Sequence[str], record: Mapping[str, Any]
+) -> tuple[Table, Table]:
     """Return the most frequent confusions, and the figures of each class, of the rows `title`.
 
-    confusion (K, K) or (K + 1, K): counts; row K + 1 is of classes that `labels` lacks.
+    The "confusion" of the record is (K, K) or (K + 1, K); row K + 1 is of classes that `labels`
+    lacks.
     """
-    counts = np.asarray(confusion, dtype=np.float64)
+    counts = np.asarray(record["confusion"], dtype=np.float64)
+    unit = "rows" if counts_rows(record) else "weight"
     own, totals = [*labels, UNKNOWN], counts.sum(axis=1)
     wrong = counts * (1 - np.eye(*counts.shape))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
@@ -144,7 +163,7 @@ def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) ->
         {
             "class": own[true],
             "predicted": own[given],
-            "rows": float(wrong[true, given]),
+            unit: float(wrong[true, given]),
             "of_class": float(wrong[true, given] / totals[true]),
         }
         for true, given in zip(*np.unravel_index(order, wrong.shape), strict=True)
@@ -155,25 +174,29 @@ def confusion_tables(title: str, labels: Sequence[str], confusion: ArrayLike) ->
     if len(figures) > MOST_CLASSES:
         what = f"{title}: the {MOST_CLASSES} of {plural(len(figures), 'class')} with the lowest F1"
         figures.sort(key=lambda of_class: (of_class["f1"] is None, of_class["f1"]))
-    none = dict.fromkeys(("precision", "recall", "f1"))
-    unknown = [{"class": UNKNOWN, **none, "support": total} for total in totals[len(labels) :]]
-    frequent = Table(f"{title}: the most frequent confusions", pairs)
-    return [frequent, Table(what, [*figures[:MOST_CLASSES], *unknown])]
+    shown_figures = figures[:MOST_CLASSES]
+    for total in totals[len(labels) :]:
+        none = {"precision": None, "recall": None, "f1": None}
+        shown_figures.append({"class": UNKNOWN, **none, "support": total})
+    return Table(f"{title}: the most frequent confusions", pairs), Table(what, shown_figures)
 
 
 def target_tables(finished: FinishedRun) -> list[Table]:
     """Return R2 of training, held-out and evaluated rows, and the mean errors, of many targets."""
+    if finished.names is None or len(finished.names) == 1:
+        return []
     columns: dict[str, Any] = {
-        "target": finished.names or [],
+        "target": finished.names,
         "training r2": finished.fitted.get("training_r2"),
     }
-    for which, record in finished.judged_rows.items():
+    for rows, record in finished.judged_rows.items():
         if "r2" in record:
-            columns |= {f"{which.lower()}: {key}": record[key] for key in ("r2", "rmse", "mae")}
-    return [_of_columns("Each target", columns)] if len(columns["target"]) > 1 else []
+            for figure in ("r2", "rmse", "mae"):
+                columns[f"{rows.lower()}: {figure}"] = record[figure]
+    return [_table_of_columns("Each target", columns)]
 
 
-def _of_columns(title: str, columns: Mapping[str, Any]) -> Table:
+def _table_of_columns(title: str, columns: Mapping[str, Any]) -> Table:
     rows = zip(*columns.values(), strict=True)
     return Table(title, [dict(zip(columns, row, strict=True)) for row in rows])
 
@@ -183,77 +206,111 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     run, params = finished.run, finished.params
     if not run.begun.is_judged:
         return []
-    tuned, search, found = describe_tuning(run), finished.stages.get("search", {}), []
-    for key, what in (("tried", "tried"), ("finals", "compared")):
-        if records := _ranked(finished, tuned[key]):
-            first, title = records[0], f"{plural(len(records), 'combination')} {what} on "
-            title += f"{plural(first['n_rows'], 'row')} with a basis of {first['n_basis']:,}"
-            names, chosen = [*search["chosen"], "alpha"], search["chosen"]
-            if key == "tried":
-                title += f", in {shown('seconds', search['seconds'])}; the best of each kind"
-                title += f"; ended: {search['stopped']}" if "stopped" in search else ""
-                kinds = {tuple(each[name] for name in KIND): each for each in records[::-1]}
-                records = sorted(kinds.values(), key=records.index)
-                names = [*KIND, "basis", "width_factor", "n_rows", "n_basis"]
-                chosen = {name: chosen[name] for name in KIND}
-            elif "linear" in search:
-                title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
-            found.append(_tried(title, records, names, chosen))
-    if len(curve := tuned["curve"]) > 1:
+    tuned, tables = describe_tuning(run), []
+    if tuned["tried"]:
+        tables.append(_searched_table(finished, tuned["tried"]))
+    if tuned["finals"]:
+        tables.append(_compared_table(finished, tuned["finals"]))
+    if len(tuned["curve"]) > 1:
         chosen = {"basis": params.basis, "n_basis": params.basis_size}
         title = "By size of the basis. The smallest size with errors close to the best is chosen. "
         title += "Of close sizes up to 256 rows, the one with the smallest error is chosen"
-        found.append(_tried(title, curve, chosen, chosen))
-    if path := tuned["path"]:
+        tables.append(_table_of_tried(title, tuned["curve"], list(chosen), chosen))
+    if tuned["path"]:
         folds = plural(run.begun.n_held_out, "fold")
         how = "a validation dataset" if run.begun.validation else folds
-        alphas = plural(len({each["alpha"] for each in path}), "alpha")
+        alphas = plural(len({each["alpha"] for each in tuned["path"]}), "alpha")
         n_rows = plural(finished.stages["validation"]["n_rows"], "held-out row")
-        title, names = f"{alphas} compared on {n_rows}, {how}", [*Ridge._fields]
-        found.append(_tried(title, path, names, Ridge.in_params(params)._asdict()))
-    if losses := tuned["losses"]:
-        title = f"{plural(len(losses), 'loss')} compared on the same rows"
+        title = f"{alphas} compared on {n_rows}, {how}"
+        chosen = Ridge.in_params(params)._asdict()
+        tables.append(_table_of_tried(title, tuned["path"], Ridge._fields, chosen))
+    if tuned["losses"]:
+        title = f"{plural(len(tuned['losses']), 'loss')} compared on the same rows"
         names = ["loss", "n_passes", "taken", "stopped"]
-        found.append(_tried(title, losses, names, {"loss": params.loss}))
-    return found
+        tables.append(_table_of_tried(title, tuned["losses"], names, {"loss": params.loss}))
+    return tables
 
 
-def _tried(title: str, records: list[Record], names: Iterable[str], chosen: Record) -> Table:
+def _searched_table(finished: FinishedRun, tried: list[Record]) -> Table:
+    """Return the best combination of each kind, of all that a search tried."""
+    search, records = finished.stages["search"], _ranked(finished, tried)
+    seconds = shown("seconds", search["seconds"])
+    title = f"{_title_of_combinations(records, 'tried')}, in {seconds}; the best of each kind"
+    if "stopped" in search:
+        title += f"; ended: {search['stopped']}"
+    best: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        best.setdefault(tuple(record[name] for name in KIND), record)
+    names = [*KIND, "basis", "width_factor", "n_rows", "n_basis"]
+    chosen = {name: search["chosen"][name] for name in KIND}
+    return _table_of_tried(title, list(best.values()), names, chosen)
+
+
+def _compared_table(finished: FinishedRun, finals: list[Record]) -> Table:
+    """Return the combinations that a search compared at last."""
+    search, records = finished.stages["search"], _ranked(finished, finals)
+    title = _title_of_combinations(records, "compared")
+    if "linear" in search:
+        title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
+    return _table_of_tried(title, records, [*search["chosen"], "alpha"], search["chosen"])
+
+
+def _title_of_combinations(records: list[Record], verb: str) -> str:
+    first = records[0]
+    n_rows = plural(first["n_rows"], "row")
+    combinations = plural(len(records), "combination")
+    return f"{combinations} {verb} on {n_rows} with a basis of {first['n_basis']:,}"
+
+
+def _table_of_tried(
+    title: str, records: list[Record], names: Iterable[str], chosen: Record
+) -> Table:
     """Return the names that vary among records, and figures of held-out rows; mark the chosen."""
-    varied = [n for n in names if n == "alpha" or len({each.get(n) for each in records}) > 1]
-    rows = [{n: each[n] for n in (*varied, *_COMPARED) if n in each} for each in records]
-    marked = [all(each[n] == chosen[n] for n in chosen.keys() & each) for each in records]
+    varied = [
+        name
+        for name in names
+        if name == "alpha" or len({record.get(name) for record in records}) > 1
+    ]
+    shown_names = [*varied, *_COMPARED]
+    rows = [{name: record[name] for name in shown_names if name in record} for record in records]
+    marked = [
+        all(record[name] == value for name, value in chosen.items() if name in record)
+        for record in records
+    ]
     return Table(title, rows, marked)
 
 
 def _ranked(finished: FinishedRun, records: list[Record]) -> list[Record]:
     """Return combinations of the last round first; "behind_best" compares those of its round."""
-    error, sizes = finished.criterion, finished.stages.get("search", {}).get("rounds", [])
-    found = [sizes[each.get("round", -1)] | each for each in records]
-    found.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
-    found.sort(key=lambda each: -each.get("round", 0))
-    for own in found:
-        same = own[error] is not None and own.get("round") == found[0].get("round")
-        own["behind_best"] = shown(error, round(own[error] - found[0][error], 6)) if same else None
-    return found
+    error, rounds = finished.criterion, finished.stages["search"]["rounds"]
+    ranked = [rounds[record.get("round", -1)] | record for record in records]
+    ranked.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
+    ranked.sort(key=lambda each: -each.get("round", 0))
+    best = ranked[0]
+    for record in ranked:
+        record["behind_best"] = None
+        if record[error] is not None and record.get("round") == best.get("round"):
+            record["behind_best"] = shown(error, round(record[error] - best[error], 6))
+    return ranked
 
 
 def confidence_tables(finished: FinishedRun) -> list[Table]:
     """Return the least confident rows."""
-    if (values := finished.confidences) is None:
+    values = finished.confidences
+    if values is None:
         return []
     run, attributes = with_neighbors(finished.run), finished.attributes
     places = np.argsort(values, kind="stable")[:_MOST_UNSURE]
-    rows, ids = name_rows(run, places), {}
+    rows = name_rows(run, places)
+    columns: dict[str, Any] = {"row": rows.tolist()}
     with suppress(NRBFNError):
         dataset = Dataset.open(attributes["dataset"])
         if dataset.ids is not None and dataset.fingerprint == attributes["fingerprint"]:
-            ids = {"id": np.asarray(dataset.ids.oindex[rows]).tolist()}
-    columns = {"row": rows.tolist(), **ids} | {
-        "label": [finished.labels[code] for code in codes_of_places(run, places)],
-        "confidence": values[places].tolist(),
-    }
-    return [_of_columns("The least confident rows, counted from 0; look for wrong labels", columns)]
+            columns["id"] = np.asarray(dataset.ids.oindex[rows]).tolist()
+    columns["label"] = [finished.labels[code] for code in codes_of_places(run, places)]
+    columns["confidence"] = values[places].tolist()
+    title = "The least confident rows, counted from 0; look for wrong labels"
+    return [_table_of_columns(title, columns)]
 
 
 def cell_tables(finished: FinishedRun) -> list[Table]:
@@ -275,44 +332,54 @@ def find_concerns(finished: FinishedRun, spell: Callable[[str], str] = str) -> l
     """Return the concerns about a run, with `spell` applied to the names of parameters."""
     if finished.run.embeds:
         return []
-    judged = _of_classes(finished) if finished.names is None else _of_numbers(finished)
-    found = [*_of_versions(finished), *judged, *_of_tuning(finished)]
+    found = list(_concerns_of_versions(finished))
+    if finished.names is None:
+        found += _concerns_of_classes(finished)
+    else:
+        found += _concerns_of_numbers(finished)
+    found += _concerns_of_tuning(finished)
     return [Concern(*(Advice(text).spelled(spell) for text in each)) for each in found]
 
 
-def _of_versions(finished: FinishedRun) -> Iterator[Concern]:
-    if finished.versions:
-        remedy = "The tables of the tuning and of the cells describe the fit."
-        yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
-    if finished.versions and finished.versions[-1]["refresh_due"]:
-        reasons = {reason: None for each in finished.versions for reason in each["reasons"]}
+def _concerns_of_versions(finished: FinishedRun) -> Iterator[Concern]:
+    if not finished.versions:
+        return
+    yield Concern(
+        f"{plural(len(finished.versions), 'update')} came after the fit.",
+        "The tables of the tuning and of the cells describe the fit.",
+    )
+    if finished.versions[-1]["refresh_due"]:
+        reasons = dict.fromkeys(reason for each in finished.versions for reason in each["reasons"])
         yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 
 
-def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
-    balanced = finished.params.class_weight is not None
-    tuned = finished.run.begun.is_judged
-    tunes = "" if tuned else "Let a tuning choose the scale and a larger basis. "
-    if (guess := guess_as_good(finished.run)) is not None:
-        error, guessing = (shown("error_rate", each) for each in guess)
-        small = ' For small classes, pass `class_weight`="balanced".'
+def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
+    guess = guess_as_good(finished.run)
+    if guess is not None:
+        remedy = 'Columns in different units need `scale`="standard".'
+        if finished.params.class_weight is None:
+            remedy += ' For small classes, pass `class_weight`="balanced".'
         yield Concern(
-            f"The held-out error is {error}; always predicting the largest class has an error of "
-            f"{guessing}.",
-            f'Columns in different units need `scale`="standard".{"" if balanced else small}',
+            f"The held-out error is {shown('error_rate', guess.error_rate)}; always predicting the "
+            f"largest class has an error of {shown('error_rate', guess.guessing)}.",
+            remedy,
         )
     for rows, record in finished.judged_rows.items():
         if "confusion" not in record:
             continue
         figures = class_figures(finished.labels, record["confusion"])
-        recalls, supports = ([each[name] for each in figures] for name in ("recall", "support"))
-        if missed := _below("recall", finished.labels, recalls, _LOW_RECALL):
+        recalls = [of_class["recall"] for of_class in figures]
+        supports = [of_class["support"] for of_class in figures]
+        if missed := _names_below("recall", finished.labels, recalls, _LOW_RECALL):
+            remedy = '`class_weight`="balanced" raises their recall, and often the total error.'
+            if not finished.run.begun.is_judged:
+                remedy = f"Let a tuning choose the scale and a larger basis. {remedy}"
             yield Concern(
                 f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
-                f'{tunes}`class_weight`="balanced" raises their recall, and often the total error.',
+                remedy,
             )
-        is_weighted = record.get("total_weight") is not None
-        if not is_weighted and (small := _below("support", finished.labels, supports, _FEW_ROWS)):
+        small = _names_below("support", finished.labels, supports, _FEW_ROWS)
+        if small and counts_rows(record):
             yield Concern(
                 f"Classes with fewer than {_FEW_ROWS} {rows.lower()}: {small}.",
                 "The error rates of these classes are uncertain. Add rows of these classes.",
@@ -331,22 +398,28 @@ def _of_classes(finished: FinishedRun) -> Iterator[Concern]:
         )
 
 
-def _below(figure: str, names: Sequence[str], values: Sequence[float | None], limit: float) -> str:
+def _names_below(
+    figure: str, names: Sequence[str], values: Sequence[float | None], limit: float
+) -> str:
     """Return the classes or targets with a figure below a limit."""
     pairs = zip(names, values, strict=False)
-    low = [(name, value) for name, value in pairs if value is not None and value < limit]
-    return shown("", [f"{name} ({shown(figure, value)})" for name, value in low]) if low else ""
+    low = [
+        f"{name} ({shown(figure, value)})"
+        for name, value in pairs
+        if value is not None and value < limit
+    ]
+    return shown("", low) if low else ""
 
 
-def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_numbers(finished: FinishedRun) -> Iterator[Concern]:
     assert finished.names is not None
     held_out = finished.judged_rows["Held-out rows"].get("r2", ())
-    if missed := _below("r2", finished.names, held_out, _NO_R2):
+    if missed := _names_below("r2", finished.names, held_out, _NO_R2):
         yield Concern(
             f"Always predicting the mean is as good on held-out rows, by R2: {missed}.",
             'Columns in different units need `scale`="standard".',
         )
-    if missed := _below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
+    if missed := _names_below("r2", finished.names, finished.fitted["training_r2"], _SMALL_R2):
         yield Concern(
             f"Less than half of the variance of the training rows is fitted, by R2: {missed}.",
             "Unless the rest is noise, try a smaller alpha, a larger basis, or another "
@@ -354,27 +427,36 @@ def _of_numbers(finished: FinishedRun) -> Iterator[Concern]:
         )
 
 
-def _of_tuning(finished: FinishedRun) -> Iterator[Concern]:
+def _concerns_of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     """Yield concerns about chosen values at the border of those that were tried."""
     begun, params = finished.run.begun, finished.params
     if not begun.is_judged:
         return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
-    records = [*search["tried"], *search["finals"]]
-    factors = [r["width_factor"] for r in records if r["kernel"] == params.kernel]
+    # After a search only some of the alphas are tried with the whole basis, and of cells none.
+    alphas = [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]
+    factors = [
+        record["width_factor"]
+        for record in (*search["tried"], *search["finals"])
+        if record["kernel"] == params.kernel
+    ]
     for name, option, tried in (
-        # After a search only some of the alphas are tried with the whole basis, and of cells none.
-        ("alpha", "alphas", [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]),
+        ("alpha", "alphas", alphas),
         ("locality", "localities", begun.localities),
         ("components", "components", begun.components),
         ("width_factor", "width_factors", factors),
     ):
-        chosen, known = getattr(params, name), {*tried}
+        chosen, known = getattr(params, name), set(tried)
         # No alpha or locality is below 0 or above 1, and no alpha need be below the paper's.
-        limited = name != "width_factor" and chosen in (0.0, PAPER_ALPHA, 1.0)
-        if len(known) < 2 or limited or chosen not in (min(known), max(known)):
+        is_limit = name != "width_factor" and chosen in (0.0, PAPER_ALPHA, 1.0)
+        if len(known) < 2 or is_limit:
             continue
-        side, beyond = ("smallest", "smaller") if chosen == min(known) else ("largest", "larger")
+        if chosen == min(known):
+            side, beyond = "smallest", "smaller"
+        elif chosen == max(known):
+            side, beyond = "largest", "larger"
+        else:
+            continue
         yield Concern(
             f"`{name}`={chosen:g} is the {side} that was tried.",
             f"Give {beyond} values of `{option if begun.tunes else name}` in a new run.",

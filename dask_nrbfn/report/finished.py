@@ -1,8 +1,11 @@
 """The records of a finished run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
+
+import numpy as np
 
 from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import MissingDataError
@@ -15,6 +18,15 @@ from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import CONFIDENCES
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.storage.run import Run
+
+
+def counts_rows(record: Mapping[str, Any]) -> bool:
+    """Return whether a "confusion" counts rows; otherwise it sums their weights.
+
+    After an update of many rows it is of fewer than the "n_rows" of the record.
+    """
+    confusion = np.asarray(record["confusion"])
+    return bool((confusion % 1 == 0).all() and confusion.sum() <= record["n_rows"])
 
 
 @dataclass(frozen=True, eq=False)

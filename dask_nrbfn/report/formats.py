@@ -107,8 +107,12 @@ def shown(name: str, value: Any, digits: int = 6) -> str:
         return f"{value:.1f} s"
     if name in _SHARES:
         text = f"{100 * value:.2f}"
-        return f"{text if float(text) or not value else f'{100 * value:.2g}'} %"
-    return f"{value:.{digits if value % 1 else 17}g}" if isinstance(value, float) else str(value)
+        if value and not float(text):
+            text = f"{100 * value:.2g}"
+        return f"{text} %"
+    if isinstance(value, float) and value % 1:
+        return f"{value:.{digits}g}"
+    return f"{value:.17g}" if isinstance(value, float) else str(value)
 
 
 def line(name: str, value: Any) -> str:
@@ -136,9 +140,9 @@ def schema_table(schema: Mapping[str, Any]) -> Table:
         "id": [schema.get("id")],
         "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
     }
-    none = dict.fromkeys(("values", "missing", "filled_with"))
-    pairs = [(name, role) for role, names in roles.items() for name in names if name]
-    rows += [{"column": name, "kind": role, **none} for name, role in pairs]
+    none = {"values": None, "missing": None, "filled_with": None}
+    for role, names in roles.items():
+        rows += [{"column": name, "kind": role, **none} for name in names if name]
     further = len(columns) - _MOST_COLUMNS
     return Table(f"and {plural(further, 'column')} more" if further > 0 else "", rows)
 
@@ -146,10 +150,17 @@ def schema_table(schema: Mapping[str, Any]) -> Table:
 def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> dict[str, Any]:
     kind, values, fill = column["kind"], column.get("written"), None
     if kind == "category":
-        values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
+        values = str(len(column.get("categories", [])))
+        if column.get("others"):
+            values += " and others"
     elif fills:
         fill = column.get("fill", 0.0)
-        fill = str(date(1970, 1, 1) + timedelta(days=round(fill))) if kind == "date" else fill
-    share = column.get("missing") or None
-    row = {"column": name or "(empty)", "kind": kind, "values": values, "missing": share}
-    return row | {"filled_with": fill}
+        if kind == "date":
+            fill = str(date(1970, 1, 1) + timedelta(days=round(fill)))
+    return {
+        "column": name or "(empty)",
+        "kind": kind,
+        "values": values,
+        "missing": column.get("missing") or None,
+        "filled_with": fill,
+    }

@@ -55,9 +55,13 @@ class ReadOptions(Params):
         none="the array y of a file with arrays, else no labels",
     )
     label: str | None = _name("Label column of a table, or variable of a scene.", metavar="COLUMN")
-    target: Names = _name(
+    target: Names = word(
+        None,
+        "",
         'Numeric targets instead of labels: columns A,B of a table, with "" around a name that has '
         "a comma; arrays as with `y`; obs/A,obs/B of AnnData; variables of a scene.",
+        none="",
+        metavar="NAME",
     )
     weights: str | None = _name(
         "One weight above 0 for each row: a column of a table, else as with `y`.",

@@ -38,7 +38,7 @@ from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
 from dask_nrbfn.storage.run import Run, RunArray
-from dask_nrbfn.weighting import Reading, RowWeights, check_total_weight
+from dask_nrbfn.weighting import RowReading, RowWeights, check_total_weight
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class _ColumnsPass:
     """Statistics of the columns of a part, whose values are finite."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
-        self.reading = Reading(
+        self.reading = RowReading(
             block_rows=narrow_block_rows(dataset.row_values), weighting=RowWeights(None)
         )
         self._statistics = ColumnStatistics.zeros(dataset.n_features)

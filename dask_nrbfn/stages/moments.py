@@ -48,7 +48,7 @@ from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows
 from dask_nrbfn.storage.run import Run, RunArray
-from dask_nrbfn.weighting import Reading, RowWeights
+from dask_nrbfn.weighting import RowReading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class _WidthPass:
         scaled = float_rows(scaling.apply(BASIS_VALUES.read(run)))
         basis, own = placed(scaled, scaling)
         n_basis, xp = basis.shape[0], array_module(basis)
-        self.reading = Reading(
+        self.reading = RowReading(
             block_rows=rows_of_block(basis), weighting=RowWeights.of(dataset, run.spec.params)
         )
         self._distances = BasisDistances.from_basis(
@@ -382,7 +382,7 @@ class MomentsPass:
     """Moments of the rows of a part, fold by fold."""
 
     def __init__(
-        self, features: RadialFeatures, reading: Reading, *, targets: Targets, n_rows: int
+        self, features: RadialFeatures, reading: RowReading, *, targets: Targets, n_rows: int
     ) -> None:
         n_basis, xp = features.n_basis, features.xp
         self.reading = reading
@@ -417,13 +417,13 @@ class MomentsPass:
 
 def folded_reading(
     run: Run, dataset: Dataset, block_rows: int, codes_in_model: Sequence[int] | None = None
-) -> Reading:
+) -> RowReading:
     """Return how a pass reads rows that are weighted and folded as in the moments of a run."""
-    return Reading(
+    return RowReading(
         block_rows=block_rows,
         weighting=RowWeights.of(dataset, run.spec.params),
         n_folds=run.spec.n_sums,
-        of_folds=run.spec.n_folds,
+        n_drawn_folds=run.spec.n_folds,
         seed=run.spec.params.random_state,
         codes_in_model=codes_in_model,
     )

@@ -118,13 +118,14 @@ def _resolve_fit(params: FitParams, targets: Targets, n_rows: int) -> Spec:
     """Return the fit of resolved parameters; the fit or its cells choose alpha if they can."""
     if params.alpha != FitParams.alpha:
         return Spec.of(params, targets=targets)
+    if params.asks_for_cells:
+        return Spec.of(params, targets=targets, alphas=CELL_ALPHAS)
     refined = not loss_named(params.loss).solved_at_once
-    if refined:
+    # Other losses do not support numbers, which the checks of the fit say.
+    if refined and targets == "classes":
         uncalibrated = "fit: alpha is 1e-13 and probabilities are not calibrated. "
         tuned = f"With `losses`={params.loss}, a tuning chooses alpha and calibrates them."
         logger.warning("%s", Advice(uncalibrated + tuned))
-    if params.asks_for_cells:
-        return Spec.of(params, targets=targets, alphas=CELL_ALPHAS)
     if refined or params.prune is not None or n_rows < 2 * _FOLDS:
         return Spec.of(_with_alpha(params), targets=targets)
     folds = max(_FOLDS, n_rows // _JUDGED_ROWS)

@@ -33,10 +33,7 @@ def limited(limit_bytes, n_threads=1):
 def test_check_budget__message_tells_limit_and_what_can_be_used():
     with pytest.raises(MemoryBudgetError) as caught:
         limited(4 * GIB).check_budget("width", 4 * GIB, remedy="Lower basis_size")
-    assert caught.value.problem == (
-        "a width task needs 4.00 GiB, "
-        "workers are limited to 4.00 GiB, of which 3.80 GiB can be used by a task."
-    )
+    assert "limited to 4.00 GiB, of which 3.80 GiB can be used" in caught.value.problem
     assert caught.value.remedy == "Lower basis_size, or raise the workers' memory to 4.22 GiB."
 
 

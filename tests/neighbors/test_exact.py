@@ -39,14 +39,6 @@ def test_exact_neighbors__equals_naive(n_rows, n_features, seed, data):
     np.testing.assert_allclose(found.distances, expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("dtype", "rtol", "k"), [("f4", 1e-3, 20), ("f8", 1e-12, 299)])
-def test_exact_neighbors__both_precisions(dtype, rtol, k):
-    rows = blobs(300, 8).astype(dtype)
-    found = exact_neighbors(rows, np.arange(300), n_neighbors=k).indices
-    assert_valid(found, np.arange(300), n_rows=300, n_neighbors=k)
-    assert_nearest(found, np.arange(300), rows, rtol=rtol)
-
-
 @pytest.mark.parametrize(
     ("dtype", "n_copies", "k"), [("f4", 2, 10), ("f4", 100, 1), ("f8", 100, 10)]
 )

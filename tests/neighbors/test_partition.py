@@ -61,16 +61,6 @@ def test_balanced__no_partition_is_much_larger_than_the_mean(name):
 
 
 @pytest.mark.slow
-def test_balanced__a_cluster_that_k_means_would_not_split():
-    width, overlap = 1e-6, 2
-    rng = np.random.default_rng(0)
-    tight = rng.uniform(size=(8000, 1)) < 0.9
-    rows = rng.normal(size=(8000, 4)) * np.where(tight, width, 1.0) + 10 * tight
-    counts = counted(Partitions.balanced(rows, 20, overlap=overlap, seed=0), rows, overlap)
-    assert counts.max() <= (MAX_IMBALANCE + 0.15) * counts.mean()
-
-
-@pytest.mark.slow
 def test_balanced__scales_beyond_float64_are_split_too():
     rows = uniform(4000) * 10.0 ** np.linspace(-14, 2, 4000)[:, None]
     counts = counted(Partitions.balanced(rows, 12, overlap=2, seed=0), rows, 2)
@@ -184,18 +174,3 @@ def test_cluster_means__use_one_thread(monkeypatch):
     with threadpool_limits(2):
         cluster_means(blobs(20, 2), 3, seed=0)
     assert set(numbers) == {1}
-
-
-def test_route__rows_near_a_border_belong_to_both():
-    rows = np.random.default_rng(0).uniform(size=(4000, 1))
-    partitions = Partitions.balanced(rows, 4, overlap=2, seed=0)
-    routed = partitions.route(rows, overlap=2)
-    home = routed[:, 0]
-    n_members = (routed >= 0).sum(axis=1)
-    assert n_members.mean() == pytest.approx(2, abs=0.02)
-    for partition in range(4):
-        inside = home == partition
-        borders = [rows[inside].min(), rows[inside].max()]
-        to_border = np.abs(rows[inside] - [b for b in borders if 0.01 < b < 0.99]).min(axis=1)
-        in_several = n_members[inside] > 1
-        assert to_border[in_several].max() <= to_border[~in_several].min(initial=np.inf) + 0.01

@@ -36,15 +36,6 @@ def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n
     assert methods == sorted(methods, reverse=True)
 
 
-@pytest.mark.parametrize(
-    ("method", "dtype", "itemsize"),
-    [("exact", np.float32, 4), ("exact", np.float64, 8), ("approximate", np.float64, 4)],
-)
-def test_search_bytes__hold_the_rows_and_the_result(method, dtype, itemsize):
-    needed = searched(10**5, 50, 50, dtype, n_neighbors=20).search_bytes(10**5, method)
-    assert needed >= 10**5 * (50 * itemsize + 20 * 16)
-
-
 def plan(n_rows, free_bytes, **params):
     search = searched(n_rows, 10, 10, n_neighbors=20, **params).plan(
         threads=2, free_bytes=lambda method: free_bytes

@@ -5,9 +5,7 @@ import pytest
 
 from dask_nrbfn.numeric import cityblock
 from dask_nrbfn.numeric.cityblock import absolute_sums
-from dask_nrbfn.numeric.gradients import GradientSums
 from dask_nrbfn.numeric.radial import RadialFeatures
-from tests.reference import reference_l1_distances
 
 WIDTH = 1.7
 
@@ -35,18 +33,3 @@ def test_activations__is_1_for_a_repeated_row_of_any_offset():
     basis = np.repeat(draw(4, 3) + 1e9, 2, axis=0)
     Phi = features_of(basis).activations(basis)
     assert (Phi[np.arange(8), np.arange(8) ^ 1] == 1).all()
-
-
-def test_gradients__naive():
-    """Squared derivatives by each scaled feature, from the written-out formula."""
-    X, basis, weights = draw(30, 4), draw(9, 4, 1), draw(2, 9, 2)
-    # A difference of 0 has no derivative, and counts as 0.
-    X[3, 1], X[5] = basis[2, 1], basis[4]
-    row_weights = np.linspace(0.5, 2, 30)
-    activations = np.exp(-reference_l1_distances(X, basis) / WIDTH)
-    of_kernel = -np.sign(X[:, None] - basis) / WIDTH * activations[:, :, None]
-    gradients = np.einsum("cj,ijl->icl", weights, of_kernel)
-    expected = row_weights @ np.square(gradients).sum(axis=1)
-    features = features_of(basis)
-    found = GradientSums.from_block(X, features, weights, row_weights=row_weights).squares
-    np.testing.assert_allclose(found, expected, rtol=1e-11)

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse import csr_array
 
@@ -13,7 +11,6 @@ from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_csr
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
-from tests.numeric.chunkings import row_chunkings, split
 
 WIDTH = 1.0
 ROOTS = {
@@ -92,16 +89,6 @@ def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normali
     for rows, basis_rows in ((in_csr[0], in_csr[1]), (in_csr[0], basis), (X, in_csr[1])):
         features = RadialFeatures.from_basis(basis_rows, WIDTH, **kind)
         np.testing.assert_allclose(features.activations(rows), expected, atol=atol, rtol=0)
-
-
-@given(lengths=row_chunkings(max_rows=80), apart=st.sampled_from([1e3, 1e6]))
-def test_activations__of_clusters_in_any_blocks(lengths, apart):
-    X, features = (
-        clusters(sum(lengths), apart, 3),
-        RadialFeatures.from_basis(clusters(30, apart, 3, seed=1), WIDTH),
-    )
-    blocks = [features.activations(block) for block in split(X, lengths)]
-    np.testing.assert_allclose(np.concatenate(blocks), features.activations(X), atol=1e-11, rtol=0)
 
 
 @pytest.mark.parametrize("held", [1, 7])

@@ -65,7 +65,6 @@ def test_held_out__naive(n_rows, weighted):
     np.testing.assert_allclose(sums.log_losses[:, places], expected, rtol=1e-11, atol=1e-300)
 
 
-# Signal over noise from one at which hardly anything is known to one that is nearly certain.
 def test_losses__of_every_row():
     scores, codes = draw(9)
     scores, scales = scores[:, 1], np.array([0.5, 2.0, 1.0, 3.0])
@@ -82,6 +81,7 @@ def test_losses__of_every_row():
     np.testing.assert_allclose(losses, [expected, expected], rtol=1e-12)
 
 
+# Signal over noise from one at which hardly anything is known to one that is nearly certain.
 @pytest.mark.parametrize("signal", [0.6, 1.5, 3.0])
 def test_temperature__minimizes_the_log_loss(signal):
     rng = np.random.default_rng(0)
@@ -168,7 +168,6 @@ def confusion_of(true, predicted, weights, names):
     ]
 
 
-# All occur; one is never predicted; one has no rows; one neither; some labels are unknown.
 def test_softmax__the_largest_is_where_the_first_largest_score_is():
     scores = np.array([[1.0, 1.0 + 1e-15, 0.0], [0.0, 0.0, -1.0], [0.0, 0.5, 2.0]])
     shares = softmax(np.array([[1.0, 1.0, 0.0], [0.0, 1e-9, -1.0], [0.0, 0.5, 2.0]]), scores)
@@ -178,6 +177,7 @@ def test_softmax__the_largest_is_where_the_first_largest_score_is():
     np.testing.assert_allclose(shares[0, 1] / shares[0, 0] - 1, 2.0**-21, rtol=1e-6)
 
 
+# All occur; one is never predicted; one has no rows; one neither; some labels are unknown.
 @pytest.mark.parametrize(
     ("own", "given"),
     [("abcd", "abcd"), ("abcd", "abc"), ("abc", "abcd"), ("abc", "abc"), ("abcz", "abd")],

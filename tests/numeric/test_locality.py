@@ -1,8 +1,5 @@
 """Locality of rows and neighbours against its definition, and what a ridge makes of it."""
 
-from functools import reduce
-from operator import add
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
 from dask_nrbfn.numeric.descent import Point, Preconditioner
-from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
+from dask_nrbfn.numeric.locality import LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Locality
 from tests.neighbors.naive import naive_distances, naive_neighbors
@@ -76,31 +73,6 @@ def test_shares__far_neighbours_do_not_underflow():
     np.testing.assert_allclose(
         found, [[1 / (1 + np.exp(-0.2)), 1 / (1 + np.exp(0.2)), 0]], rtol=1e-4
     )
-
-
-@given(cuts=st.lists(st.integers(0, 60), max_size=4), labelled=st.booleans())
-def test_sums__naive_in_any_blocks(cuts, labelled):
-    Phi, y, distances, neighbors = table()
-    codes = {"codes": y, "neighbor_codes": y[neighbors]} if labelled else {}
-    shares = neighbor_shares(distances, scale=1.1, **codes)
-    R = np.zeros((9, 9))
-    for b in range(60):
-        own = naive_shares(distances[b], 1.1, *((y[b], y[neighbors[b]]) if labelled else ()))
-        for j, P in zip(neighbors[b], own, strict=True):
-            R += P * np.outer(Phi[j] - Phi[b], Phi[j] - Phi[b])
-    edges = [0, *sorted(cuts), 60]
-    in_one, of_parts = LocalitySums(9), []
-    for rows in map(slice, edges[:-1], edges[1:]):
-        block = (Phi, np.arange(60)[rows], neighbors[rows], shares[rows])
-        in_one.add(*block)
-        of_parts.append(sum_of(*block))
-    for total in (in_one.sum(), reduce(add, of_parts)):
-        np.testing.assert_allclose(total.matrix(9), R, atol=1e-14 * np.abs(R).max() * 60)
-        assert total.n_bound == np.count_nonzero(shares.any(axis=1))
-        assert total.n_pairs == np.count_nonzero(shares)
-    again = LocalitySum.from_arrays(total.arrays())
-    np.testing.assert_array_equal(again.packed, total.packed)
-    assert (again.n_bound, again.n_pairs) == (total.n_bound, total.n_pairs)
 
 
 def penalties(n_basis=6):

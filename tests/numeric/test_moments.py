@@ -122,9 +122,7 @@ def test_moments__narrow_codes_count_past_their_range(dtype):
 @pytest.mark.parametrize("n_rows", [0, 8, 10])
 def test_check_moments__missing_or_repeated_rows(n_rows):
     check_moments(moments_of(n_rows, 5), n_rows)
-    with pytest.raises(
-        DamagedDataError, match=rf"total weight of {n_rows} sum to 9, not {n_rows}\."
-    ):
+    with pytest.raises(DamagedDataError, match=rf"sum to 9, not {n_rows}\."):
         check_moments(moments_of(9, 5), n_rows)
 
 

@@ -2,41 +2,11 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.penalties import RidgeTerms, check_penalty, penalty_named
+from dask_nrbfn.numeric.penalties import RidgeTerms, penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
 from tests.numeric.systems import solve_weights
 from tests.tables import spirals
-
-
-@pytest.mark.parametrize(
-    ("params", "problem", "remedy"),
-    [
-        (
-            {"penalty": "kernel"},
-            "penalty is kernel, but features is normalized.",
-            "Give features=plain, or penalty=weights.",
-        ),
-        (
-            {"penalty": "clusters", "features": "plain"},
-            "penalty is clusters, but basis is sknn.",
-            "Give basis=kmeans, or penalty=weights.",
-        ),
-        (
-            {"penalty": "clusters"},
-            "penalty is clusters, but features is normalized and basis is sknn.",
-            "Give features=plain and basis=kmeans, or penalty=weights.",
-        ),
-    ],
-)
-def test_check_penalty__names_what_it_needs(params, problem, remedy):
-    with pytest.raises(ParameterError) as error:
-        check_penalty(FitParams(**params).resolve_auto(numbers=False))
-    assert (error.value.problem, error.value.remedy) == (problem, remedy)
-    given = {"features": "plain", "basis": "kmeans", "basis_size": 5}
-    check_penalty(FitParams(**params | given))
 
 
 def penalty_of(name, features, shares=None):

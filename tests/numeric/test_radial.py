@@ -141,18 +141,6 @@ def test_radial__same_bits_with_any_threads(threads, n_rows):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
 
 
-@pytest.mark.parametrize("kind", range(3))
-def test_radial__scales_rows(kind):
-    X, basis, scaling = draw(130, 4), draw(7, 4, seed=1), scalings(4)[kind]
-    scaled = scaling.apply(X)
-    features = RadialFeatures.from_basis(basis, 0.9)
-    np.testing.assert_array_equal(
-        RadialFeatures.from_basis(basis, 0.9, scaling).activations(X), features.activations(scaled)
-    )
-    total = BasisDistances.from_basis(basis, scaling).total(X)
-    assert total == BasisDistances.from_basis(basis).total(scaled)
-
-
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "laplace-l1"])
 def test_slopes__of_rows_whose_squares_overflow_are_0(kernel):
     features = RadialFeatures.from_basis(draw(7, 4), 0.9, kernel=kernel, normalized=False)
@@ -204,10 +192,9 @@ def test_distances__number_of_the_nearest_basis_row(threads):
     ],
 )
 def test_named__unknown(named, what, names):
-    for name in ("gaussien", "kernels", "__init__", "", "os"):
-        with pytest.raises(ParameterError, match=f"{what} is {name!r}") as error:
-            named(name)
-        assert f"Give one of {names}." in error.value.remedy
+    with pytest.raises(ParameterError, match=f"{what} is 'gaussien'") as error:
+        named("gaussien")
+    assert names in error.value.remedy
 
 
 @pytest.mark.parametrize("far", [1e300, 1e308])

@@ -224,14 +224,13 @@ def test_leverages__give_the_scores_of_networks_solved_without_each_row(term, ta
 
 
 def test_solve_bytes__terms_of_the_ridge_are_held_next_to_the_sums():
-    r, q, matrix, triangle = 300, 3, 8 * 300**2, 4 * 300 * 301
-    plain = solve_bytes(r, q)
-    assert plain == 4 * matrix + triangle + 8 * 5 * r * (1 + q)
-    assert solve_bytes(r, q, in_place=True) == pytest.approx(plain - 2.9 * matrix, abs=8)
-    assert solve_bytes(r, q, penalty_axes=1) == plain + 8 * r
-    assert solve_bytes(r, q, penalty_axes=2) == plain + matrix
-    assert solve_bytes(r, q, locality=True) == plain + matrix + triangle
-    assert solve_bytes(r, q, n_components=20) == plain + 8 * 4 * 20 * (r + 20)
+    # Four matrices of 720 kB, a packed one of 361 kB, and five arrays of four columns of targets.
+    plain = solve_bytes(300, 3)
+    assert plain == 4 * 720_000 + 361_200 + 48_000
+    assert plain - solve_bytes(300, 3, in_place=True) == pytest.approx(2.9 * 720_000, abs=8)
+    added = [{"penalty_axes": 1}, {"penalty_axes": 2}, {"locality": True}, {"n_components": 20}]
+    found = [solve_bytes(300, 3, **terms) - plain for terms in added]
+    assert found == [2400, 720_000, 720_000 + 361_200, 8 * 4 * 20 * 320]
 
 
 def test_leverages__rounding_of_a_small_alpha_does_no_more_than_to_networks_without_each_row():

@@ -130,13 +130,6 @@ def test_unit__rows_whose_squares_leave_float64(magnitude):
     np.testing.assert_array_equal(dense(scaled)[1:3], dense(unit.apply(csr_array(rows)))[1:3])
 
 
-def test_none__only_the_type_changes():
-    X = np.array([[1, 2], [3, 255]], dtype=np.uint8)
-    scaled = Scaling("none", np.zeros(2), np.ones(2)).apply(X)
-    assert scaled.dtype == np.float64
-    np.testing.assert_array_equal(scaled, X)
-
-
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("none", np.uint8), ("standard", np.float64), ("unit", np.float32)]
 )

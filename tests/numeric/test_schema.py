@@ -5,11 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.schema import Column, Schema
-from tests.numeric.chunkings import row_chunkings, split
 from tests.schemas import COLUMNS, FILLED, N, stored_rows
 
 
@@ -53,18 +50,6 @@ def test_expand__is_what_each_value_means(missing):
     assert np.isnan(found).any() == (missing == "error")
 
 
-@given(lengths=row_chunkings(N), order=st.permutations(range(len(COLUMNS))))
-def test_expand__any_chunks_and_order_of_columns(lengths, order):
-    stored = stored_rows()
-    whole = FILLED.expand(stored)
-    np.testing.assert_array_equal(
-        np.concatenate([FILLED.expand(rows) for rows in split(stored, lengths)]), whole
-    )
-    ordered = replace(FILLED, columns=tuple(COLUMNS[place] for place in order))
-    places = [FILLED.feature_names.index(name) for name in ordered.feature_names]
-    np.testing.assert_array_equal(ordered.expand(stored[:, order]), whole[:, places])
-
-
 def test_expand__of_a_plain_schema_is_nothing_new():
     schema = Schema((Column("a", "number"), Column("b", "boolean", missing=0.01)))
     assert schema.is_plain
@@ -94,19 +79,6 @@ def test_schema__names_of_features_and_their_groups():
     )
     assert FILLED.groups == ((3, 6), (6, 10))
     assert (FILLED.n_features, Schema(()).n_features) == (15, 0)
-
-
-@pytest.mark.parametrize(
-    ("columns", "missing", "is_plain"),
-    [
-        ((COLUMNS[1], COLUMNS[4]), "drop", True),
-        ((COLUMNS[1], COLUMNS[4]), "impute", False),
-        ((COLUMNS[1], COLUMNS[3]), "error", False),
-        ((Column("day", "date"),), "error", False),
-    ],
-)
-def test_schema__is_plain_where_stored_values_are_the_features(columns, missing, is_plain):
-    assert Schema(columns, missing=missing).is_plain == is_plain
 
 
 def test_schema__comes_back_from_json():

@@ -12,8 +12,12 @@ def pairs(table):
     return [tuple(row.values()) for row in table.rows]
 
 
+def tables_of(labels, confusion, n_rows=10_000):
+    return confusion_tables("t", labels, {"confusion": confusion, "n_rows": n_rows})
+
+
 def test_confusion__counts_and_shares():
-    confused, classes = confusion_tables("t", ["a", "b", "c"], [[8, 2, 0], [1, 9, 0], [0, 0, 0]])
+    confused, classes = tables_of(["a", "b", "c"], [[8, 2, 0], [1, 9, 0], [0, 0, 0]])
     assert pairs(confused) == [("a", "b", 2.0, 0.2), ("b", "a", 1.0, 0.1)]
     assert classes.cells == [
         ["a", "88.89 %", "80.00 %", "84.21 %", "10"],
@@ -23,7 +27,7 @@ def test_confusion__counts_and_shares():
 
 
 def test_confusion__of_labels_that_the_model_does_not_know():
-    confused, classes = confusion_tables("t", ["a", "b"], [[8, 2], [0, 10], [0, 4]])
+    confused, classes = tables_of(["a", "b"], [[8, 2], [0, 10], [0, 4]])
     # The unknown rows were taken for b.
     assert classes.cells[1:] == [
         ["b", "62.50 %", "100.00 %", "76.92 %", "10"],
@@ -33,9 +37,23 @@ def test_confusion__of_labels_that_the_model_does_not_know():
 
 
 def test_confusion__of_weights_and_without_errors():
-    confused, classes = confusion_tables("t", ["a", "b"], [[1.25, 0], [0, 2.0]])
+    confused, classes = tables_of(["a", "b"], [[1.25, 0], [0, 2.0]])
     assert confused.rows == []
     assert classes.cells[0][-1] == "1.25"
+
+
+@pytest.mark.parametrize(
+    ("confusion", "n_rows", "heading"),
+    [
+        ([[8, 2], [1, 9]], 20, "rows"),
+        ([[8, 2], [1, 9]], 30, "rows"),
+        ([[8.5, 2], [1, 9]], 30, "weight"),
+        ([[16, 4], [2, 18]], 20, "weight"),
+    ],
+)
+def test_confusion__heading_says_whether_rows_are_counted(confusion, n_rows, heading):
+    confused, _ = tables_of(["a", "b"], confusion, n_rows)
+    assert confused.header == ["class", "predicted", heading, "of class"]
 
 
 @pytest.mark.parametrize(("n_classes", "first"), [(30, "class 0"), (31, "class 3")])
@@ -43,7 +61,7 @@ def test_confusion__of_many_classes_has_the_worst(n_classes, first):
     confusion = 50 * np.eye(n_classes)
     confusion[3, 4], confusion[4, 3] = 2, 7
     labels = [f"class {code}" for code in range(n_classes)]
-    confused, classes = confusion_tables("t", labels, confusion)
+    confused, classes = tables_of(labels, confusion)
     assert len(classes.rows) == 30
     assert classes.rows[0]["class"] == first
     assert [pair[:3] for pair in pairs(confused)] == [

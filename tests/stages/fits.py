@@ -35,8 +35,6 @@ def fit_table(
 ):
     """Return the run of a fit, or of a tuning, to rows in memory; `of_fit` are its options."""
     dataset, place = write(X, targets, **options), MemoryStore() if place is None else place
-    if tuning is None:
-        return fit_dataset(dataset, place, params, engine, **of_fit or {})
     return fit_dataset(dataset, place, params, engine, tuning=tuning, **of_fit or {})
 
 
@@ -51,11 +49,9 @@ def assert_refused(X, targets, params, message, **options):
 def as_columns(targets):
     """Return indicators (n, K) of labels, or numbers (n, q)."""
     targets = np.asarray(targets)
-    return (
-        np.eye(targets.max() + 1)[targets]
-        if are_labels(targets)
-        else targets.reshape(len(targets), -1)
-    )
+    if are_labels(targets):
+        return np.eye(targets.max() + 1)[targets]
+    return targets.reshape(len(targets), -1)
 
 
 def same_scores(one, two, X, atol=1e-7):

@@ -1,13 +1,11 @@
 """Fits that choose alpha on held-out rows."""
 
-import json
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
-from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.params import FitParams
@@ -15,11 +13,10 @@ from dask_nrbfn.stages import resolve
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.stages.weights import _solve_first
-from dask_nrbfn.storage.run import Run
-from tests.cli.program import refuse, succeed
 from tests.numeric.systems import system_of
+from tests.reference import reference_ridge
 from tests.stages.fits import fit_table, overlapping, write
-from tests.tables import spirals, write_table
+from tests.tables import spirals
 
 PLAIN = FitParams(basis="random", basis_size=40, features="plain", width_factor=0.3)
 
@@ -34,9 +31,7 @@ def test_chosen__is_best_of_a_recomputation(monkeypatch, judged_rows, n_held_out
     wrong = dict.fromkeys([10.0**-power for power in range(1, 14, 2)], 0)
     for alpha, fold in product(wrong, range(n_held_out)):
         out, kept = folds == fold, folds_of_numbers(rows, n_folds=5, seed=0) != fold
-        A = Phi[~out][:, kept]
-        gram = A.T @ A + alpha * np.sum(A**2) * np.eye(A.shape[1])
-        scores = Phi[out][:, kept] @ np.linalg.solve(gram, A.T @ F[~out])
+        scores = Phi[out][:, kept] @ reference_ridge(Phi[~out][:, kept], F[~out], alpha)[0]
         wrong[alpha] += np.count_nonzero(scores.argmax(axis=1) != y[out])
     record, n_judged = run.stages["validation"], np.count_nonzero(folds < n_held_out)
     assert record["n_rows"] == n_judged
@@ -74,21 +69,3 @@ def test_auto__is_the_alpha_of_the_paper_where_none_is_chosen(options):
 def test_singular__a_larger_alpha_is_taken():
     alpha, _ = _solve_first(system_of(np.ones((2, 2)), np.ones((1, 2))), [0.0, 1e-17, 0.1])
     assert alpha == 0.1
-
-
-def test_cli__auto_is_the_default_and_stays_after_a_refresh(tmp_path):
-    write_table(tmp_path / "data", *spirals(90))
-    command = ("fit", tmp_path / "data", tmp_path / "run", "--workers", 0)
-    first = json.loads(succeed(*command, "--json"))
-    assert json.loads(succeed(*command, "--alpha", "auto", "--json"))["alpha"] == first["alpha"]
-    succeed("refresh", tmp_path / "run", "--workers", 0)
-    assert Run.open(tmp_path / "run").begun.params.alpha == "auto"
-    assert f"alpha=auto (now {first['alpha']})" in refuse(*command, "--alpha", first["alpha"])[0]
-
-
-def test_estimator__has_the_chosen_alpha():
-    X, y = overlapping(200, 0.4)
-    network = NRBFNClassifier().fit(X[:150], y[:150])
-    assert (chosen := network.alpha_) == network.params_.alpha < 1
-    assert network.alpha == "auto"
-    assert network.partial_fit(X[150:], y[150:]).alpha_ == chosen

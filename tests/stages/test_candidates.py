@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import requested_candidates
 from dask_nrbfn.storage.group import open_group
@@ -55,21 +54,6 @@ def test_candidates__of_labelled_rows_among_others():
     of_labelled = np.flatnonzero(labelled)
     assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
     assert np.isin(run.read("basis/rows"), rows).all()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "problem"),
-    [
-        ({"basis": "random"}, "candidates is 80, but basis=random"),
-        ({"n_partitions": 3}, "candidates is 80, but neighbors or n_partitions name"),
-        ({"neighbors": "approximate"}, "candidates is 80, but neighbors or n_partitions name"),
-        ({"candidates": 10}, "candidates is 10, but the basis has at least 20 rows"),
-    ],
-)
-def test_candidates__refused_where_they_mean_nothing(wanted, problem):
-    X, y = spirals(100)
-    with pytest.raises(ParameterError, match=problem):
-        fit(X, y, params(**wanted))
 
 
 def test_confidence__of_candidates_is_that_of_the_naive_one():

@@ -18,7 +18,7 @@ from dask_nrbfn.stages import resolve
 from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.stages.resolve import CELL_ALPHAS
 from dask_nrbfn.storage.model import Model
-from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping, write
+from tests.stages.fits import ENGINE, fit_table, overlapping, write
 from tests.tables import spirals, surfaces
 
 PARAMS = FitParams(basis="random", basis_size=20, features="plain", cells=4, width_factor=0.5)
@@ -112,25 +112,6 @@ def test_cells__a_tuning_leaves_them_where_they_do_not(size, n_cells, n_compared
 
 
 @pytest.mark.slow
-def test_cells__are_compared_on_the_same_rows():
-    X, Y = surfaces(900)
-    run = fit_table(X, Y, replace(PARAMS, cells="auto", width_factor=1.0), tuning=TUNING)
-    compared = CELLS.recorded(run).compared
-    # The fold by which cells choose width and penalty judges neither.
-    folds = folds_of_rows(0, 900, n_folds=3, seed=0)
-    tree = read_tree(run)
-    assert tree.n_cells > 8
-    members = tree.route(X)
-    drawn = np.random.default_rng(0).permutation(tree.n_cells)[:8]
-    rows = members.rows[np.isin(members.cells, drawn)]
-    assert compared["n_rows"] == np.count_nonzero(folds[rows] > 0)
-    gain = compared["one"]["relative_error"] - compared["cells"]["relative_error"]
-    assert compared["gains"][0] == pytest.approx(gain)
-    pairs = zip(compared["gains"], compared["standard_errors"], strict=True)
-    assert compared["gained"] == all(gain > 2 * error for gain, error in pairs)
-
-
-@pytest.mark.slow
 def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
     monkeypatch.setattr(resolve, "_BASIS_ROWS", 20)
     monkeypatch.setattr(resolve, "_LEAST_ROWS", 100)
@@ -145,23 +126,6 @@ def test_cells__are_tried_by_default_where_there_are_rows(monkeypatch):
     assert "cells" not in fit_table(X, y, replace(params, cells=1), tuning=normal).stages
     rows = csr_array(X)
     assert "cells" not in fit_table(rows, y, params, tuning=normal).stages
-
-
-@pytest.mark.parametrize(
-    ("changes", "tuning", "message"),
-    [
-        ({"prune": 5}, None, "prune"),
-        ({"components": 3, "features": "normalized"}, None, "components"),
-        ({"locality": 1e-3}, None, "locality"),
-        ({"loss": "logistic"}, None, "loss"),
-        ({"cells": 1000}, None, "100 rows"),
-        ({}, replace(TUNING, localities=(0.0, 1e-3)), "locality"),
-        ({}, replace(TUNING, losses=("squared", "hinge")), "loss"),
-    ],
-)
-def test_cells__refused_before_the_first_task(changes, tuning, message):
-    X, y = spirals(100)
-    assert_refused(X, y, replace(PARAMS, **changes), message, tuning=tuning)
 
 
 def test_cells__one_that_cannot_be_cut_is_a_network(tmp_path):

@@ -15,7 +15,6 @@ from tests.reference import reference_activations, reference_distances
 from tests.stages.fits import (
     ENGINE,
     as_columns,
-    assert_refused,
     fit_table,
     held_out_scores,
     naive_error,
@@ -125,41 +124,13 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
         scores = held_out_scores(targets, run.read("basis/rows"), network)
         assert entry[figure] == pytest.approx(naive_error(scores, targets), rel=1e-5)
     best = min(path, key=lambda entry: (entry[figure], -entry["alpha"]))
-    assert (run.chosen_params.alpha, run.chosen_params.components) == (
-        best["alpha"],
-        best["components"],
-    )
-    same_scores(
-        Model.load(run.location), Model.load(fit(X, targets, run.chosen_params).location), X
-    )
+    chosen = run.chosen_params
+    assert (chosen.alpha, chosen.components) == (best["alpha"], best["components"])
+    same_scores(Model.load(run.location), Model.load(fit(X, targets, chosen).location), X)
     assert best["attainable"]["least"] <= best["spectral_risk"]
-
-
-NEEDS = "components is 9, but"
-
-
-@pytest.mark.parametrize(
-    ("changes", "tuned", "message"),
-    [
-        ({}, {"features": ("plain",)}, "components is 30, but features is plain"),
-        ({}, {"penalties": ("kernel",)}, "components is 30, but penalty is kernel"),
-        ({}, {"components": (5, 41)}, "components is 41, but the basis has only 40 rows"),
-        ({"features": "plain"}, {}, f"{NEEDS} features is plain. Give features=normalized, or"),
-        ({"penalty": "kernel"}, {}, f"{NEEDS} penalty is kernel. Give penalty=weights, or leave"),
-        ({"loss": "hinge"}, {}, f"{NEEDS} loss is hinge. Give loss=squared, or"),
-        ({"locality": 0.1}, {}, f"{NEEDS} locality is 0.1. Give components or locality"),
-        ({"prune": 5}, {}, f"{NEEDS} prune is 5. Give components or prune"),
-        ({"components": 41}, {}, "components is 41, but the basis has only 40 rows"),
-    ],
-)
-def test_fit__refuses_at_once(changes, tuned, message):
-    tuning = replace(TUNING, **tuned) if tuned else None
-    assert_refused(*spirals(60), replace(PARAMS, **changes), message, tuning=tuning)
 
 
 def test_fit__of_numbers_has_normalized_features():
     X, Y = surfaces(60)
     run = fit_dataset(write(X, Y), MemoryStore(), FitParams(components=5), ENGINE)
     assert run.chosen_params.normalized
-    params = FitParams(components=5, features="plain")
-    assert_refused(X, Y, params, r"features is plain\. Give features=normalized")

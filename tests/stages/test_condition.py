@@ -2,7 +2,7 @@
 of columns of unlike sizes."""
 
 import warnings
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,21 +21,14 @@ from tests.tables import spirals, write_table
 
 # 100 wide functions on two columns: without a penalty their gram matrix is singular in float64.
 WIDE = FitParams(basis="random", basis_size=100, width_factor=2.0)
-THIN = FitParams(**(WIDE.to_dict() | {"alpha": 1e-15}))
+THIN = replace(WIDE, alpha=1e-15)
+TUNED = TuneParams(effort="quick", alphas=(1e-3,), width_factors=(1.0,), features=("normalized",))
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     X, y = spirals(600, n_features=2)
     return write_table(tmp_path_factory.mktemp("table") / "data", X, y)
-
-
-def test_fit__hopeless_system_names_the_next_penalty(table):
-    params = FitParams(**(WIDE.to_dict() | {"alpha": 0.0}))
-    with pytest.raises(
-        IllConditionedError, match=r"alpha=0 is too small: .*\. Use alpha=1e-1[45] or more\."
-    ):
-        fit_dataset(table, MemoryStore(), params, InlineEngine())
 
 
 def test_fit__paper_penalty_is_silent_and_recorded(table):
@@ -56,30 +49,9 @@ def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_wor
     assert run.stages["weights"]["reciprocal_condition"] < ILL_CONDITIONED
 
 
-def test_tune__every_penalty_has_its_condition(table):
-    tuning = TuneParams(
-        effort="quick",
-        alphas=(0.0, 1e-13, 1e-3),
-        width_factors=(2.0,),
-        features=("normalized",),
-        folds=2,
-    )
-    path = fit_dataset(table, MemoryStore(), WIDE, InlineEngine(), tuning=tuning).stages["path"][
-        "path"
-    ]
-    conditions = [entry["reciprocal_condition"] for entry in path]
-    assert conditions[0] is None
-    assert 1e-13 < conditions[1] < 1e-12
-    assert 1e-3 < conditions[2] < 1e-2
-
-
 def test_tune__all_penalties_hopeless_names_the_next(table):
-    tuning = TuneParams(
-        effort="quick", alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",)
-    )
-    with pytest.raises(
-        IllConditionedError, match=r"alphas=0, 1e-20 are too small: .*\. Use alphas=1e-1"
-    ):
+    tuning = replace(TUNED, alphas=(0.0, 1e-20), width_factors=(2.0,))
+    with pytest.raises(IllConditionedError, match=r"alphas=0, 1e-20 .* Use alphas=1e-1"):
         fit_dataset(table, MemoryStore(), WIDE, InlineEngine(), tuning=tuning)
 
 
@@ -87,12 +59,9 @@ def test_tune__all_penalties_hopeless_names_the_next(table):
 def test_weights__that_overflow_are_no_damage(weights, tuned):
     X, y = spirals(100)
     dataset = write_table(MemoryStore(), X, y, weights=np.resize(weights, 100))
-    tuning = TuneParams(
-        effort="quick", alphas=(1e-3,), width_factors=(1.0,), features=("normalized",)
-    )
-    fit = partial(fit_dataset, tuning=tuning) if tuned else fit_dataset
+    tuning = TUNED if tuned else None
     with pytest.raises(DataError, match=r"weights of the rows sum to .* Divide all weights by"):
-        fit(dataset, MemoryStore(), params=FitParams(), engine=InlineEngine())
+        fit_dataset(dataset, MemoryStore(), FitParams(), InlineEngine(), tuning=tuning)
 
 
 def test_weights__that_overflow_in_an_update_leave_the_run():

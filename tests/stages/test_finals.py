@@ -1,16 +1,19 @@
 """The basis size that a tuning chooses, and its last comparison of combinations."""
 
 from dataclasses import replace
+from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands import plan
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import Combination, Spec
-from dask_nrbfn.stages import search
+from dask_nrbfn.stages import cost, search
 from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
 from tests.stages.fits import fit_table
@@ -112,19 +115,11 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     assert finalists([equal[1], *learned]) == [equal[1], *learned[:2]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "chosen"),
-    [
-        ({}, True),
-        ({"basis_size": 9}, False),
-        ({"confidence_threshold": 0.8}, False),
-        ({"components": 3}, False),
-    ],
-)
-def test_size__is_chosen_unless_it_is_said(changes, chosen):
-    params = replace(PARAMS, **changes)
-    assert resolve_tuning(params, QUICK).chooses_size == chosen
-    assert not Spec.of(params).chooses_size
+def test_size__is_chosen_unless_it_is_said():
+    assert resolve_tuning(PARAMS, QUICK).chooses_size
+    for changes in ({"basis_size": 9}, {"confidence_threshold": 0.8}, {"components": 3}):
+        assert not resolve_tuning(replace(PARAMS, **changes), QUICK).chooses_size
+    assert not Spec.of(PARAMS).chooses_size
 
 
 @pytest.mark.slow
@@ -158,30 +153,10 @@ def test_size__stops_where_two_sizes_have_no_error():
     assert {each["n_basis"] for each in curve} == {4, 8, 16, 32}
 
 
-@pytest.mark.slow
-def test_size__of_low_confidence_beside_a_draw():
-    params = replace(PARAMS, basis="sknn")
-    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",))
-    run = tune(*spirals(300, n_features=2), params, tuning)
-    curve = SEARCH.recorded(run).curve
-    assert {each["basis"] for each in curve} == {"sknn", "random"}
-    assert run.chosen_params.basis in {"sknn", "random"}
-    assert len(run.read("basis/rows")) == run.chosen_params.basis_size
-
-
-def test_size__of_numbers():
-    X, Y = surfaces(300)
-    run = tune(X, Y)
-    curve = SEARCH.recorded(run).curve
-    assert [each["n_basis"] for each in curve] == [4, 8, 16]
-    assert curve[-1]["relative_error"] < curve[0]["relative_error"]
-    assert run.chosen_params.basis_size == 16
-
-
 def test_time_limit__fits_the_best_network_so_far(caplog):
     caplog.set_level("INFO", logger="dask_nrbfn")
-    tuning, place = replace(QUICK, effort="normal", width_factors=None), MemoryStore()
-    X, y = spirals(4100)
+    tuning = replace(QUICK, effort="normal", width_factors=None, search_basis=16)
+    (X, y), place = spirals(4100), MemoryStore()
     run = fit_table(X, y, PARAMS, tuning=tuning, place=place, of_fit={"time_limit": 0.0})
     of_search = run.stages["search"]
     assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"
@@ -195,6 +170,21 @@ def test_time_limit__fits_the_best_network_so_far(caplog):
     assert fit_table(X, y, PARAMS, tuning=tuning, place=place).stages == run.stages
 
 
+def test_time_limit__a_search_ends_within_it_and_one_task(monkeypatch):
+    # Every task takes a second, by a clock of its own.
+    engine, place, table = CountingEngine(), MemoryStore(), spirals(300, n_features=2)
+    for module in (cost, plan):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=engine.done.total))
+    options = {"tuning": DOUBLING, "place": place}
+    run = fit_table(*table, PARAMS, engine=engine, of_fit={"time_limit": 8.0}, **options)
+    seconds = dict(zip(engine.done, accumulate(engine.done.values()), strict=True))
+    begun = seconds["measure speed"]
+    assert seconds["search, comparing size 64"] <= begun + 8
+    assert seconds["search, comparing linear model"] <= begun + 8 + 1
+    assert [each["n_basis"] for each in SEARCH.recorded(run).curve] == [4, 8, 16, 32, 64]
+    assert fit_table(*table, PARAMS, **options).stages == run.stages
+
+
 def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
     dataset, place = write_table(MemoryStore(), *spirals(200)), MemoryStore()
     engine = CountingEngine(0, label="search, comparing linear model")
@@ -204,21 +194,3 @@ def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
     assert [each["n_basis"] for each in SEARCH.recorded(found).curve] == [4]
     with pytest.raises(ParameterError, match="time_limit limits a tuning"):
         fit_dataset(dataset, MemoryStore(), PARAMS, CountingEngine(0), time_limit=1.0)
-
-
-@pytest.mark.slow
-def test_finals__a_search_that_is_stopped_goes_on():
-    X, y = spirals(200)
-    tuning = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian", "laplacian"))
-    expected = tune(X, y, tuning=tuning)
-    dataset, place = write_table(MemoryStore(), X, y), MemoryStore()
-    n_tasks = 0
-    while True:
-        n_tasks += 11
-        try:
-            found = fit_dataset(dataset, place, PARAMS, CountingEngine(n_tasks), tuning=tuning)
-            break
-        except StoppedError:
-            pass
-    one, other = SEARCH.recorded(found), SEARCH.recorded(expected)
-    assert (one.tried, one.curve, one.finals) == (other.tried, other.curve, other.finals)

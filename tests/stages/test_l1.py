@@ -10,7 +10,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import columns
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.storage.model import Model
-from tests.reference import reference_l1_distances
+from tests.reference import reference_l1_distances, reference_ridge
 from tests.stages.fits import fit_table
 from tests.tables import spirals
 
@@ -37,10 +37,9 @@ def test_fit__is_the_ridge_that_is_written_out(penalty):
     width = 0.5 * weights @ distances.sum(axis=1) / (weights.sum() * 30)
     assert model.width == pytest.approx(width, rel=1e-12)
     Phi, T = kernel_of(X, model), np.eye(3)[y]
-    gram, cross = Phi.T @ (weights[:, None] * Phi), T.T @ (weights[:, None] * Phi)
-    P = np.eye(30) if penalty == "weights" else kernel_of(model.basis, model)
-    expected = np.linalg.solve(gram + 1e-6 * np.trace(gram) * P, cross.T).T
-    np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-7)
+    P = None if penalty == "weights" else kernel_of(model.basis, model)
+    expected, _ = reference_ridge(Phi, T, 1e-6, P=P, weights=weights)
+    np.testing.assert_allclose(model.weights, expected.T, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(model.scores(X), Phi @ model.weights.T, rtol=1e-9, atol=1e-11)
     assert (model.scores(X).argmax(axis=1) == y).mean() > 0.9
 

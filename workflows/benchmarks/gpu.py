@@ -33,7 +33,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.moments import MomentsPass, rows_of_block
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.weighting import Reading, RowWeights, folded_blocks
+from dask_nrbfn.weighting import RowReading, RowWeights, folded_blocks
 
 NO_WEIGHTS = RowWeights(None)
 PAPER = FitParams(alpha=1e-13, confidence_threshold=0.9)
@@ -82,7 +82,7 @@ def total_distance(X: np.ndarray, basis: np.ndarray, size: int, *, l1: bool = Fa
     return sum(distances.total(X[start : start + size], threads=threads) for start in starts)
 
 
-def blocks_of(X: np.ndarray, y: np.ndarray, reading: Reading) -> Iterator[FoldedBlock]:
+def blocks_of(X: np.ndarray, y: np.ndarray, reading: RowReading) -> Iterator[FoldedBlock]:
     """Yield the blocks of a table in memory."""
     for start in range(0, len(X), reading.block_rows):
         rows, codes = (each[start : start + reading.block_rows] for each in (X, y))
@@ -90,11 +90,11 @@ def blocks_of(X: np.ndarray, y: np.ndarray, reading: Reading) -> Iterator[Folded
 
 
 def moments(
-    features: RadialFeatures, blocks: Callable[[Reading], Iterator[FoldedBlock]]
+    features: RadialFeatures, blocks: Callable[[RowReading], Iterator[FoldedBlock]]
 ) -> tuple[Moments, float]:
     """Return the moments of blocks, and the seconds in which the sums come back from a GPU."""
     own = features.on_device()
-    reading = Reading(block_rows=rows_of_block(own.basis), weighting=NO_WEIGHTS)
+    reading = RowReading(block_rows=rows_of_block(own.basis), weighting=NO_WEIGHTS)
     work = MomentsPass(own, reading, targets=ClassTargets(10), n_rows=reading.block_rows)
     for block in blocks(reading):
         work.add(block)
@@ -223,7 +223,7 @@ def streamed(n: int, p: int, r: int, folder: Path) -> None:
     features = RadialFeatures.from_basis(X[:r].astype(np.float64), float(p) ** 0.5)
     waited = 0.0
 
-    def stored_blocks(reading: Reading) -> Iterator[FoldedBlock]:
+    def stored_blocks(reading: RowReading) -> Iterator[FoldedBlock]:
         nonlocal waited
         start = time.perf_counter()
         for block in folded_blocks(dataset, 0, n, reading):

@@ -22,14 +22,14 @@ from dask_nrbfn.numeric.moments import Moments, packed_size
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.spec import Spec
 from dask_nrbfn.storage.layout import PartLayout
-from dask_nrbfn.weighting import Reading, RowWeights
+from dask_nrbfn.weighting import RowReading, RowWeights
 
 
 class GivenMoments:
     """Moments that nobody computed."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int, n_basis: int) -> None:
-        self.reading = Reading(block_rows=stop - start, weighting=RowWeights(None))
+        self.reading = RowReading(block_rows=stop - start, weighting=RowWeights(None))
         self._n_basis = n_basis
 
     def add(self, block: object) -> None:
