@@ -1,5 +1,6 @@
 """The program, called in this process."""
 
+import json
 import sys
 
 from click.testing import CliRunner
@@ -21,6 +22,11 @@ def succeed(*arguments):
     code, out, err = run(*arguments)
     assert code == 0, err
     return out
+
+
+def json_of(*arguments):
+    """Return what a command answers with --json."""
+    return json.loads(succeed(*arguments, "--json"))
 
 
 def refuse(*arguments):

@@ -1,11 +1,9 @@
 """Networks of cells from the command line."""
 
-import json
-
 import numpy as np
 import pytest
 
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 
@@ -25,20 +23,13 @@ def test_cli__cells_are_inspected_and_used(place, tmp_path):
     cells = [line for line in lines if line.startswith("cell ")]
     assert len(cells) == 3
     assert all("column " in line and "basis 20" in line for line in cells)
-    figures = json.loads(succeed("inspect", place / "run", "--json"))
+    figures = json_of("inspect", place / "run")
     assert [cell["n_rows"] for cell in figures["cells"]] == [75, 75, 150]
-    assert figures["alpha"] is None
-    evaluated = json.loads(succeed("evaluate", place / "run", place / "more.npz", "--json"))
+    evaluated = json_of("evaluate", place / "run", place / "more.npz")
     assert evaluated["error_rate"] < 0.5
     succeed("predict", place / "run", place / "more.npz", tmp_path / "out.csv", "--probabilities")
     assert len((tmp_path / "out.csv").read_text().splitlines()) == 91
     succeed("report", place / "run", "--out", tmp_path / "page.html")
-
-
-def test_cli__cells_are_planned_and_refused(place, tmp_path):
     plan = succeed("plan", place / "rows.zarr", "--cells", 3, "--basis-size", 20)
     assert "60 basis rows in 3 cells" in plan
     assert "3 cells" in refuse("export", place / "run", tmp_path / "model.onnx")[0]
-    problem, remedy = refuse("fit", place / "rows.zarr", tmp_path / "run", "--cells", "many")
-    assert "many" in problem
-    assert "auto" in remedy

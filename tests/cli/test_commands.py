@@ -5,22 +5,19 @@ import os
 import subprocess
 import sys
 
-import numpy as np
+import pandas as pd
 import pytest
 
-from tests.cli.program import PROGRAM, refuse, succeed
+from tests.cli.program import PROGRAM, json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 
 @pytest.fixture
 def csv(tmp_path):
     X, y = spirals(300)
-    table = np.column_stack([X, y])
-    path = tmp_path / "rows.csv"
-    np.savetxt(
-        path, table, fmt=["%.6f"] * 4 + ["%d"], delimiter=",", header="a,b,c,d,kind", comments=""
-    )
-    return path
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=y)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path / "rows.csv"
 
 
 @pytest.fixture
@@ -38,20 +35,20 @@ def test_cli__a_reader_that_goes_is_no_error(dataset):
 
 
 def test_cli__json(tmp_path, dataset):
-    fitted = json.loads(succeed("fit", dataset, tmp_path / "run", "--workers", 0, "--json"))
+    fitted = json_of("fit", dataset, tmp_path / "run")
     keys = "n_rows n_features n_classes n_basis width alpha fitting_error spectral_risk error_rate"
     assert set(keys.split()) | {"stages"} <= fitted.keys()
     assert (fitted["n_rows"], fitted["n_features"], fitted["n_classes"]) == (300, 4, 3)
     assert all(record["seconds"] >= 0 for record in fitted["stages"].values())
-    tested = json.loads(succeed("evaluate", tmp_path / "run", dataset, "--workers", 0, "--json"))
+    tested = json_of("evaluate", tmp_path / "run", dataset)
     assert set(keys.split()) <= tested.keys()
     assert tested["error_rate"] == tested["n_errors"] / 300
-    inspected = json.loads(succeed("inspect", tmp_path / "run", "--json"))
+    inspected = json_of("inspect", tmp_path / "run")
     assert inspected == {"kind": "run", **fitted}
-    assert json.loads(succeed("inspect", "--verify", dataset, "--json"))["problems"] == []
-    out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
+    assert json_of("inspect", "--verify", dataset)["problems"] == []
+    out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--json")
     assert json.loads(out)["n_rows"] == 300
-    assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
+    assert json_of("inspect", tmp_path / "out")["kind"] == "predictions"
 
 
 @pytest.mark.slow
@@ -70,33 +67,11 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
     assert missing.stderr.splitlines()[-2].startswith("error: there is no")
 
 
-def test_cli__bad_sources(tmp_path):
-    out = tmp_path / "data"
-    problem, _ = refuse("ingest", tmp_path / "nothing.csv", out)
-    assert "nothing.csv" in problem
-    np.savez(tmp_path / "bad.npz", X=np.ones((1000, 2)), y=np.ones(900, int))
-    assert refuse("ingest", tmp_path / "bad.npz", out) == (
-        "y has 900 rows but X has 1000.",
-        "Write y with one label per row of X.",
-    )
-    assert not out.exists()
-
-
-def test_cli__nothing_is_overwritten_without_the_option(tmp_path, csv, dataset):
-    assert "exists" in refuse("ingest", csv, dataset, "--label", "kind")[0]
-    succeed("ingest", csv, dataset, "--label", "kind", "--overwrite")
-    (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "thesis.txt").write_text("mine")
-    problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
-    assert "papers exists, but is not a dask_nrbfn.dataset" in problem
-    assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
-
-
 def test_cli__places(tmp_path, csv, dataset):
-    assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
-    assert "is the input" in refuse("fit", dataset, dataset, "--workers", 0)[0]
+    assert "rows.csv is not a dataset" in refuse("fit", csv, tmp_path / "run")[0]
+    assert "is the input" in refuse("fit", dataset, dataset)[0]
     (tmp_path / "empty").mkdir()
-    succeed("fit", dataset, tmp_path / "empty", "--workers", 0)
+    succeed("fit", dataset, tmp_path / "empty")
     succeed("ingest", csv, f"file://{tmp_path}/by url", "--label", "kind")
     assert "n_rows             300" in succeed("inspect", tmp_path / "by url")
     below_a_file = refuse("ingest", csv, csv / "data", "--label", "kind")[0]

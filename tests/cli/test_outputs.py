@@ -5,9 +5,7 @@ import shutil
 
 import pytest
 
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.params import FitParams
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, write_table
 
@@ -60,19 +58,13 @@ def test_predict__refused_before_the_cluster_starts(out):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("predict", "run.zarr", "old.csv", "old.csv"),
-        ("predict", "run.zarr", "old.csv", "days/../old.csv"),
-        ("predict", "run.zarr", "old.csv", "link.csv"),
-        ("predict", "run.zarr", "link.csv", "old.csv"),
         ("predict", "run.zarr", "o*.csv", "old.csv"),
         ("predict", "run.zarr", "days", "days/1.csv"),
         ("predict", "run.zarr", "FROM read_csv(['x.csv', 'o*.csv'], nullstr = '')", "old.csv"),
         ("predict", "run.zarr", "x.csv", "old.csv", "--sql", 'FROM source JOIN "old.csv" ON (a)'),
-        ("predict", "run.zarr", "data.zarr", "data.zarr"),
         ("predict", "run.zarr", "data.zarr", "run.zarr"),
         ("predict", "run.zarr", "scene.zarr", "scene.zarr", "--variable", "red"),
         ("ingest", "data.zarr/X", "data.zarr"),
-        ("embed", "data.zarr", "new.zarr", "--output", "new.zarr"),
         ("embed", "data.zarr", "new.zarr", "--output", "new.zarr/coordinates"),
         ("embed", "data.zarr", "new/run.zarr", "--output", "new"),
         ("report", "run.zarr", "--evaluate", "old.csv", "--out", "link.csv"),
@@ -111,24 +103,19 @@ def test_predict__outputs_beside_the_inputs_are_not_refused(tmp_path):
     succeed("predict", "run.zarr", tmp_path / "data.zarr", tmp_path / "data.csv", "--overwrite")
 
 
-def test_report__overwrites_a_file_with_the_option(tmp_path):
-    page = tmp_path / "page.html"
-    assert succeed("report", "run.zarr", "--out", page) == f"page               {page}\n"
-    new = page.read_bytes()
-    assert b"</html>" in new
-    page.write_text("mine")
-    refuse("report", "run.zarr", "--out", page)
-    assert page.read_text() == "mine"
-    succeed("report", "run.zarr", "--out", page, "--overwrite")
-    assert page.read_bytes() == new
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
-def test_predict__overwrites_its_own_kind_with_the_option(tmp_path, suffix):
-    out = tmp_path / f"out{suffix}"
-    predict = ("predict", "run.zarr", "data.zarr", out)
-    succeed(*predict)
-    assert "out" in refuse(*predict)[0]
-    succeed(*predict, "--overwrite")
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "run.zarr", "data.zarr", "out.csv"),
+        ("predict", "run.zarr", "data.zarr", "out.parquet"),
+        ("predict", "run.zarr", "data.zarr", "out"),
+        ("report", "run.zarr", "--out", "out.html"),
+        ("export", "run.zarr", "out.onnx"),
+    ],
+)
+def test_commands__replace_what_they_wrote_with_the_option(tmp_path, arguments):
+    *command, name = arguments
+    succeed(*command, tmp_path / name)
+    assert "exists" in refuse(*command, tmp_path / name)[0]
+    succeed(*command, tmp_path / name, "--overwrite")
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -1,26 +1,15 @@
 """Tuning and its options on the command line."""
 
-import json
-
 import numpy as np
 import pytest
 
 from dask_nrbfn.storage.run import Run
-from tests.cli import program
-from tests.cli.program import run
+from tests.cli.program import json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 FEW = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
 QUICK = ("--effort", "quick", *FEW)
 ONE = ("--width-factors", "0.3", "--features", "normalized")
-
-
-def succeed(*arguments):
-    return program.succeed(*arguments, "--workers", 0)
-
-
-def refuse(*arguments):
-    return program.refuse(*arguments, "--workers", 0)
 
 
 @pytest.fixture
@@ -31,30 +20,22 @@ def dataset(tmp_path):
 
 def test_cli_tune__json(tmp_path, dataset):
     options = ("--width-factors", "1.0,0.3", "--features", "plain, normalized", *QUICK)
-    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    tuned = json_of("tune", dataset, tmp_path / "run", *options)
     params = Run.open(tmp_path / "run").chosen_params
-    assert tuned["chosen"].keys() == {
-        "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "locality", "components", "loss", "error_rate", "fold_deviation", "log_loss",
-        "temperature", "log_slope", "biases", "expected_calibration_error", "n_judged",
-    }  # fmt: skip
     for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
-    figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}
-    assert all(figures <= entry.keys() for entry in tuned["path"])
     tried = {(entry["features"], entry["width_factor"]) for entry in tuned["tried"]}
     assert tried == {("plain", 1.0), ("plain", 0.3), ("normalized", 1.0), ("normalized", 0.3)}
-    assert all(0 <= entry["error_rate"] <= 1 for entry in tuned["tried"])
     best = min(tuned["path"], key=lambda entry: (entry["error_rate"], -entry["alpha"]))
     assert tuned["chosen"]["alpha"] == tuned["alpha"] == best["alpha"]
     assert tuned["error_rate"] == best["error_rate"]
     for name in ("error_rate", "log_loss", "temperature", "log_slope", "biases"):
         assert tuned[name] == tuned["chosen"][name]
     assert tuned["log_loss"] < best["log_loss"]
-    again = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    again = json_of("tune", dataset, tmp_path / "run", *options)
     assert again == tuned
-    inspected = json.loads(run("inspect", tmp_path / "run", "--json")[1])
+    inspected = json_of("inspect", tmp_path / "run")
     assert inspected["biases"] == tuned["biases"]
 
 
@@ -66,7 +47,7 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
         "random", "--random-state", "3", "--validation", tmp_path / "judged", *FEW,
         *ONE, "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
-    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    tuned = json_of("tune", dataset, tmp_path / "run", *options)
     tuning = Run.open(tmp_path / "run").begun
     given = tuning.params
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
@@ -95,35 +76,22 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
     assert "was begun with --basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--folds", 1), "--folds is 1."),
-        (("--alphas", "0.1,-1"), "--alphas is -1.0."),
-        (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
-        (("--basis-rules", ""), "--basis-rules is ''."),
-        (("--alphas", "0.1,a"), "--alphas is 'a'."),
-    ],
-)
-def test_cli_tune__bad_values(tmp_path, dataset, options, message):
-    assert refuse("tune", dataset, tmp_path / "run", *options)[0] == message
-    assert not (tmp_path / "run").exists()
-
-
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
     np.save(tmp_path / "good.npy", np.ones((3, 4)))
-    np.save(tmp_path / "wide.npy", np.ones((3, 5)))
-    np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
     np.savez(tmp_path / "archive.npy.npz", np.ones((3, 4)))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:-9])
     (tmp_path / "empty.npy").touch()
     fit = ("fit", dataset, tmp_path / "run", "--basis")
     for name in ("cut.npy", "empty.npy", "archive.npy.npz", "nowhere"):
         problem, fix = refuse(*fit, tmp_path / name)
-        assert problem == f"{tmp_path / name} is not an .npy file of numbers."
+        assert f"{name} is not" in problem
         assert "kmeans, random, sknn" in fix
-    assert "have 5 columns, but X has 4" in refuse(*fit, tmp_path / "wide.npy")[0]
-    assert "Give finite numbers" in refuse(*fit, tmp_path / "nan.npy")[1]
     wrong = refuse(*fit, tmp_path / "good.npy", "--basis-size", 4)
     assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
+    assert not (tmp_path / "run").exists()
+
+
+def test_cli_tune__text_that_is_no_number_is_named(tmp_path, dataset):
+    problem, _ = refuse("tune", dataset, tmp_path / "run", "--alphas", "0.1,a")
+    assert problem == "--alphas is 'a'."
     assert not (tmp_path / "run").exists()

@@ -1,22 +1,11 @@
 """Commands that bring a run up to date."""
 
-import json
-
-import numpy as np
 import pytest
 
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 from tests.tables import spirals, write_table
 
 FIT = ("--basis", "random", "--basis-size", 30, "--alpha", 1e-9, "--width-factor", 0.4)
-
-
-def figures(*arguments, here=("--workers", 0)):
-    return json.loads(succeed(*arguments, *here, "--json"))
-
-
-def inspect(run):
-    return figures("inspect", run, here=())
 
 
 @pytest.fixture
@@ -27,19 +16,19 @@ def place(tmp_path, monkeypatch):
     for place, name in enumerate("abc"):
         write_table(name, X[place::3], y[place::3])
     write_table("wrong", X[:120] + 0.25, (y[:120] + 1) % 3)
-    succeed("fit", "a", "run", *FIT, "--workers", 0)
+    succeed("fit", "a", "run", *FIT)
 
 
 @pytest.mark.usefixtures("place")
 def test_update_and_forget():
-    record = figures("update", "run", "b")
+    record = json_of("update", "run", "b")
     assert (record["version"], record["action"], record["n_rows"]) == (1, "add", 120)
     assert 0 <= record["new_error"] < 0.2
-    problem, _ = refuse("update", "run", "b", "--workers", 0)
+    problem, _ = refuse("update", "run", "b")
     assert "holds the rows of" in problem
-    shown = succeed("update", "run", "b", "--forget", "--workers", 0)
+    shown = succeed("update", "run", "b", "--forget")
     assert "action             forget\n" in shown
-    known = inspect("run")
+    known = json_of("inspect", "run")
     assert (known["version"], known["n_rows"], known["complete"]) == (2, 120, True)
     shown = succeed("inspect", "run")
     assert "version 1          add 120 rows of b, error of new rows 0." in shown
@@ -47,30 +36,14 @@ def test_update_and_forget():
 
 
 @pytest.mark.usefixtures("place")
-def test_update__limits_are_of_weighted_errors():
-    X, y = spirals(360, seed=1)
-    y[:36] = (y[:36] + 1) % 3
-    write_table("heavy", X, y, weights=np.where(np.arange(360) < 36, 50, 1))
-    write_table("plain", X, y)
-    heavy, plain = (figures("evaluate", "run", name) for name in ("heavy", "plain"))
-    assert heavy["error_rate"] > 0.6
-    assert plain["error_rate"] < 0.3
-    assert heavy["n_errors"] == plain["n_errors"]
-    refuse("update", "run", "heavy", "--max-new-error", 0.5, "--workers", 0)
-    judged = ("--evaluate", "heavy", "--max-error-rate", 0.5, "--workers", 0)
-    refuse("update", "run", "b", *judged)
-    assert figures("update", "run", "plain", "--max-new-error", 0.5)["version"] == 1
-
-
-@pytest.mark.usefixtures("place")
 def test_update__keeps_the_old_model_if_it_has_many_errors_on_the_new_rows():
-    before, expected = inspect("run"), figures("evaluate", "run", "wrong")["error_rate"]
-    problem, fix = refuse("update", "run", "wrong", "--max-new-error", 0.5, "--workers", 0)
-    assert f"the old model has an error of {expected:.4g} on " in problem
-    assert fix == "Check the labels of the new rows, or set a larger --max-new-error."
-    assert inspect("run") == before
-    assert figures("update", "run", "wrong", "--max-new-error", expected)["version"] == 1
-    problem, _ = refuse("update", "run", "c", "--max-new-error", "nan", "--workers", 0)
-    assert "but only nan is allowed" in problem
-    problem, _ = refuse("update", "run", "b", "--forget", "--max-new-error", 1, "--workers", 0)
-    assert problem == "--forget and --max-new-error are both given."
+    before, expected = json_of("inspect", "run"), json_of("evaluate", "run", "wrong")["error_rate"]
+    problem, fix = refuse("update", "run", "wrong", "--max-new-error", 0.5)
+    assert f"an error of {expected:.4g} on " in problem
+    assert "--max-new-error" in fix
+    assert json_of("inspect", "run") == before
+    assert json_of("update", "run", "wrong", "--max-new-error", expected)["version"] == 1
+    problem, _ = refuse("update", "run", "c", "--max-new-error", "nan")
+    assert "only nan" in problem
+    problem, _ = refuse("update", "run", "b", "--forget", "--max-new-error", 1)
+    assert problem.startswith("--forget and --max-new-error")

@@ -60,8 +60,8 @@ def test_summary__is_the_last_line(tmp_path, dataset):
     place = tmp_path / "run"
     for arguments, what in (
         (("inspect", "--verify", dataset), f"inspect {dataset}"),
-        (("fit", dataset, place, *QUICK, "--workers", 0), f"fit {place}"),
-        (("evaluate", place, dataset, "--workers", 0), f"evaluate {place}"),
+        (("fit", dataset, place, *QUICK), f"fit {place}"),
+        (("evaluate", place, dataset), f"evaluate {place}"),
     ):
         code, lines = call(*arguments)
         assert code == 0
@@ -73,7 +73,7 @@ def test_summary__after_an_error(damaged):
     code, lines = call("inspect", "--verify", damaged)
     assert code == 2
     assert lines[-1].endswith("exit status 2")
-    code, (error, fix, summary) = call("fit", damaged, damaged, "--workers", 0)
+    code, (error, fix, summary) = call("fit", damaged, damaged)
     assert code == 2
     assert error.startswith("error: ")
     assert fix.startswith("  fix: ")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster.secured import call
 from tests.engine.processes import PATIENCE_S, kill_tree
 
 CONFIGURATION = Path("/etc/netns")
@@ -33,9 +34,7 @@ def why_not():
 
 
 def ip(*arguments, check=True):
-    return subprocess.run(
-        ["ip", *arguments], capture_output=True, text=True, check=check, timeout=PATIENCE_S
-    )
+    return call(["ip", *arguments], check=check)
 
 
 def sweep():
@@ -82,7 +81,6 @@ class Network:
             process.wait(PATIENCE_S)
 
     def start(self, host, command, **options):
-        """Start a command on a host."""
         there = ["ip", "netns", "exec", self._namespace(host), *command]
         process = subprocess.Popen(there, **options)
         self._processes.append(process)

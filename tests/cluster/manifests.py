@@ -17,7 +17,6 @@ PROGRAMS = {
 
 
 def documents(name):
-    """Return the documents of a YAML file."""
     return list(yaml.safe_load_all((CLUSTER / name).read_text()))
 
 

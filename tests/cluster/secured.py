@@ -19,6 +19,12 @@ PLAIN = {name: value for name, value in os.environ.items() if not _OWN.fullmatch
 }
 
 
+def call(command, *, patience=1, **options):
+    """Run a command to its end; return its code and what it prints."""
+    options |= {"capture_output": True, "text": True, "timeout": patience * PATIENCE_S}
+    return subprocess.run([*map(str, command)], **options)
+
+
 def make_certificates(directory, *names):
     command = [sys.executable, str(CLUSTER / "certificates.py"), str(directory), *names]
     subprocess.run(command, check=True, timeout=PATIENCE_S)

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 
-from tests.cluster.secured import PLAIN
+from tests.cluster.secured import PLAIN, call
 from tests.engine.processes import PATIENCE_S, free_port, kill_tree, wait_until
 
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
@@ -41,8 +41,6 @@ PartitionName=all Nodes=ALL Default=YES
 
 
 class Slurm:
-    """Its daemons, while the block runs."""
-
     def __init__(self, directory):
         self.directory = directory
         self.configuration = directory / "slurm.conf"
@@ -102,35 +100,19 @@ class Slurm:
 
     def _start(self, program, *arguments):
         with (self.directory / "daemons.log").open("ab") as log:
-            self._daemons.append(
-                subprocess.Popen(
-                    [shutil.which(program), *arguments],
-                    env=self.environment,
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+            command = [shutil.which(program), *arguments]
+            options = {"env": self.environment, "stdout": log, "stderr": log}
+            self._daemons.append(subprocess.Popen(command, **options))
 
     def logs(self):
         return (self.directory / "daemons.log").read_text()
 
     def run(self, *command, **options):
-        """Return the output of a command."""
-        process = subprocess.run(
-            command,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            **options,
-        )
+        process = call(command, env=self.environment, **options)
         return process.stdout.strip() or process.stderr.strip()
 
 
 class BatchJob:
-    """A job of two nodes, submitted in a directory."""
-
     def __init__(self, slurm, directory, script, *command):
         self._slurm, self.log = slurm, directory / "job.log"
         size = "--nodes=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=4G --time=10"

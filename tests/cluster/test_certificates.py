@@ -1,14 +1,12 @@
 import ssl
 import stat
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
 
-from tests.cluster.secured import CLUSTER, make_certificates
-from tests.engine.processes import PATIENCE_S
+from tests.cluster.secured import CLUSTER, call, make_certificates
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +42,11 @@ def test_certificates__names_lifetime_and_authority(certificates):
     assert constraints == x509.BasicConstraints(ca=True, path_length=0)
 
 
-@pytest.mark.parametrize(
-    ("days", "problem"), [("3", "{}/key.pem exists."), ("0", "days is 0.")], ids=["there", "days"]
-)
+@pytest.mark.parametrize(("days", "problem"), [(3, "key.pem exists"), (0, "days is 0")])
 def test_certificates__refused(tmp_path, days, problem):
     (tmp_path / "key.pem").write_text("precious")
-    process = subprocess.run(
-        [sys.executable, str(CLUSTER / "certificates.py"), str(tmp_path), "--days", days],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    process = call([sys.executable, CLUSTER / "certificates.py", tmp_path, "--days", days])
     assert process.returncode == 2
-    assert process.stderr.splitlines()[0] == problem.format(tmp_path)
+    assert problem in process.stderr
     assert (tmp_path / "key.pem").read_text() == "precious"
     assert len(list(tmp_path.iterdir())) == 1

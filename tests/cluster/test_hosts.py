@@ -37,8 +37,6 @@ def network():
 
 
 class Hosts:
-    """A scheduler on node1, workers on node2 and node3, and jobs on desk."""
-
     def __init__(self, network, shared):
         self._network, self._shared = network, shared
         certificates, scheduler, worker, self._job = recipe(shared)
@@ -55,7 +53,6 @@ class Hosts:
             return self._network.start(host, ["sh", "-euc", block], **options)
 
     def begin(self, command):
-        """Start a job by the recipe."""
         return self.start("desk", self._job.replace("fit data.zarr run.zarr", command))
 
     def log(self, host):

@@ -9,7 +9,6 @@ from distributed import Client
 from dask_nrbfn import EngineOptions, connect
 from dask_nrbfn.numeric.threads import blas_threads
 from tests.cluster.manifests import CLUSTER
-from tests.workflows.script import run_here
 
 # OpenBLAS starts no more threads than it has cores.
 THREADS = min(3, os.cpu_count())
@@ -38,15 +37,3 @@ def test_local__workers_have_the_shape_asked_for_until_sigterm(tmp_path):
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "problem"),
-    [("--workers", "0", "workers is 0."), ("--memory", "much", "memory is 'much'.")],
-)
-def test_local__option_that_cannot_be_used(tmp_path, option, value, problem):
-    process = run_here("cluster/local.py", option, value, cwd=tmp_path)
-    assert process.returncode == 2
-    what, how = process.stderr.splitlines()
-    assert what == problem
-    assert how

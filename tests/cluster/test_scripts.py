@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from dask_nrbfn.engine.threads import cluster_settings, worker_environment
-from tests.cluster.manifests import CLUSTER
+from tests.cluster.secured import CLUSTER, START, call
 from tests.engine.processes import PATIENCE_S, kill_tree, wait_until
 
 CI = CLUSTER.parent / ".ci"
@@ -22,8 +22,7 @@ def test_scripts__bash_parses():
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_scripts__shellcheck():
-    command = ["shellcheck", "--external-sources", *map(str, SCRIPTS)]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = call(["shellcheck", "--external-sources", *SCRIPTS])
     assert process.returncode == 0, process.stdout
 
 
@@ -35,9 +34,7 @@ def test_units__systemd_accepts_them(tmp_path, name):
     unit = tmp_path / f"nrbfn-{name}.service"
     text = (CLUSTER / "systemd" / unit.name).read_text()
     unit.write_text(text.replace("/opt/dask_nrbfn", str(CLUSTER.parent)))
-    process = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=True
-    )
+    process = call(["systemd-analyze", "verify", unit], check=True)
     # Versions before 254 do not know them.
     newer = ("'RestartSteps'", "'RestartMaxDelaySec'")
     told = [line for line in process.stderr.splitlines() if unit.name in line]
@@ -46,17 +43,10 @@ def test_units__systemd_accepts_them(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("environment", "message"),
-    [({}, "set THREADS"), ({"THREADS": "1"}, "set CERTIFICATES")],
+    ("environment", "message"), [({}, "set THREADS"), ({"THREADS": "1"}, "set CERTIFICATES")]
 )
 def test_start__asks_for_what_it_needs(environment, message):
-    process = subprocess.run(
-        [str(CLUSTER / "start.sh"), "true"],
-        env={"PATH": "/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = call([START, "true"], env={"PATH": "/usr/bin:/bin", **environment})
     assert process.returncode != 0
     assert message in process.stderr
 
@@ -66,12 +56,9 @@ def test_start__restarts_what_ends_until_it_is_told_to_end(tmp_path):
     path = tmp_path / "log"
     command = f"echo begun; [ $(grep -c begun {path}) = 3 ] || exit 3; exec sleep 600"
     with path.open("ab") as log:
-        process = subprocess.Popen(
-            [str(CLUSTER / "start.sh"), "--restart", "sh", "-c", command],
-            env={"PATH": "/usr/bin:/bin", "THREADS": "1", "CERTIFICATES": "none"},
-            stdout=log,
-            stderr=log,
-        )
+        environment = {"PATH": "/usr/bin:/bin", "THREADS": "1", "CERTIFICATES": "none"}
+        command = [str(START), "--restart", "sh", "-c", command]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         wait_until(lambda: path.read_text().count("begun") == 3)
         (child,) = psutil.Process(process.pid).children()

@@ -1,14 +1,12 @@
 """The batch file, on a Slurm that the test starts."""
 
 import re
-import subprocess
 
 import pytest
 
 from dask_nrbfn.storage.model import Model
-from tests.cluster.secured import CLUSTER, START, secured
+from tests.cluster.secured import CLUSTER, START, call, secured
 from tests.cluster.slurm import MISSING, BatchJob, Slurm
-from tests.engine.processes import PATIENCE_S
 from tests.tables import spirals, write_table
 
 pytestmark = [
@@ -29,7 +27,6 @@ def slurm(tmp_path_factory):
 
 @pytest.fixture
 def work(tmp_path):
-    """Give a directory with a dataset."""
     write_table(tmp_path / "data.zarr", *spirals(6000, n_features=8))
     return tmp_path
 
@@ -51,15 +48,8 @@ def test_slurm__cluster_that_stays_up(slurm, work):
         str(CLUSTER / "tls-environment.sh"),
     )
     command = [START, *FIT, "--basis-size", "50", "--scheduler-file"]
-    process = subprocess.run(
-        [*command, job.directory / "scheduler.json"],
-        cwd=work,
-        env=secured(certificates),
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
+    command.append(job.directory / "scheduler.json")
+    process = call(command, patience=2, cwd=work, env=secured(certificates))
     assert process.returncode == 0, process.stderr
     job.cancel()
     job.wait_until(lambda: job.field("JobState") == "CANCELLED" and not job.directory.exists())

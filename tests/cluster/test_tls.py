@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.storage.run import Run
-from tests.cluster.secured import PLAIN, START, make_certificates, secured
+from tests.cluster.secured import PLAIN, START, call, make_certificates, secured
 from tests.engine.processes import PATIENCE_S, free_port, kill_tree, wait_until
 from tests.tables import spirals, write_table
 
@@ -46,7 +46,6 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    """Give a directory with a dataset, and the certificates of another cluster."""
     directory = tmp_path_factory.mktemp("work")
     write_table(directory / "data.zarr", *spirals(N_ROWS), chunk_rows=250)
     make_certificates(directory / "strange")
@@ -54,15 +53,8 @@ def work(tmp_path_factory):
 
 
 def nrbfn(arguments, directory, environment=PLAIN, start=()):
-    return subprocess.run(
-        [*start, "dask-nrbfn", *arguments.split()],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE_S,
-        check=False,
-    )
+    command = [*start, "dask-nrbfn", *arguments.split()]
+    return call(command, patience=4, cwd=directory, env=environment)
 
 
 def succeed(process):

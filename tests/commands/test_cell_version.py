@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
-from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, merge_runs, update_run
 from dask_nrbfn.errors import WorseModelError
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.sites import write_site
 from tests.tables import spirals, surfaces, write_table
 
@@ -133,79 +128,26 @@ def test_update_cells__a_site_is_merged(targets):
     close(Model.load(run.location).scores(further), naive_scores(run, rows, further))
 
 
-@pytest.mark.slow
-def test_update__the_range_of_targets_grows_with_added_rows(tmp_path):
-    X, Y, _ = table("numbers")
-    places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
-    for name, rows in zip(("first", "merged", "added"), places, strict=True):
-        at[name] = write(tmp_path / name, X[rows], Y[rows])
-    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=None), ENGINE)
-    site = write_site(run, tmp_path / "site", at["first"], at["merged"])
-    held = places[0]
-    for change, rows in (
-        (lambda: None, None),
-        (lambda: update_run(run.location, at["added"], ENGINE), places[2]),
-        (lambda: merge_runs(run.location, site.location, ENGINE), places[1]),
-        (lambda: update_run(run.location, at["added"], ENGINE, forget=True), None),
-    ):
-        change()
-        held = held if rows is None else np.concatenate([held, rows])
-        expected = [Y[held].min(axis=0), Y[held].max(axis=0)]
-        np.testing.assert_array_equal(Model.load(run.location).target_range, expected)
-
-
-@pytest.mark.slow
-def test_update_cells__refreshed(tmp_path):
-    rows = table("classes")
-    first, second = parts(rows, 250)
-    run = fit_dataset(write(tmp_path / "first", *first), tmp_path / "run", PARAMS, ENGINE)
-    update_run(run.location, write(tmp_path / "second", *second), ENGINE)
-    refresh_run(run.location, [], ENGINE)
-    model = Model.load(run.location)
-    assert (model.n_cells, model.cells.n_rows.sum()) == (4, 400)
-    update_run(run.location, write(tmp_path / "third", *table("classes", seed=9)), ENGINE)
-    assert Model.load(run.location).cells.n_rows.sum() == 800
-
-
-@pytest.mark.slow
-def test_update_cells__resumes_and_has_the_same_bits(tmp_path, two_workers):
-    rows = table("classes")
-    first, second = parts(rows, 250)
-    dataset = write(tmp_path / "first", *first)
-    added = write(tmp_path / "second", *second)
-    digests = []
-    for name, engine in (("here", ENGINE), ("there", two_workers)):
-        run = fit_dataset(dataset, tmp_path / name, PARAMS, engine)
-        update_run(run.location, added, engine)
-        digests.append(Model.load(run.location).digest())
-    assert digests[0] == digests[1]
-    assert not [each for each in Run.open(tmp_path / "there").stored if each.startswith("update-")]
-
-
 def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
-    X, y, weights = table("classes")
-    dataset = write(tmp_path / "rows", X, y, weights)
-    run = fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE)
+    X, y, weights = rows = table("classes")
+
+    def part(places):
+        return tuple(each[places] for each in rows)
+
+    run = fit_dataset(write(tmp_path / "rows", *rows), MemoryStore(), PARAMS, ENGINE)
     model = Model.load(run.location)
     members = model.cells.tree.route(model.scaling.apply(X))
     inside = np.sort(members.rows[members.cells == 1])
     lost = inside[y[inside] == y[inside][0]]
-    gone = write(MemoryStore(), X[lost], y[lost], weights[lost])
-    update_run(run.location, gone, ENGINE, forget=True)
-    left = np.setdiff1d(np.arange(400), lost)
-    close(
-        Model.load(run.location).scores(X[inside]),
-        naive_scores(run, (X[left], y[left], weights[left]), X[inside]),
-        atol=1e-6,
-    )
+    update_run(run.location, write(MemoryStore(), *part(lost)), ENGINE, forget=True)
+    expected = naive_scores(run, part(np.setdiff1d(np.arange(400), lost)), X[inside])
+    close(Model.load(run.location).scores(X[inside]), expected, atol=1e-6)
     rest = np.setdiff1d(inside, lost)
-    update_run(
-        run.location, write(MemoryStore(), X[rest], y[rest], weights[rest]), ENGINE, forget=True
-    )
+    update_run(run.location, write(MemoryStore(), *part(rest)), ENGINE, forget=True)
     emptied = Model.load(run.location)
     assert emptied.cells.n_rows[1] == 0
     others = np.setdiff1d(np.arange(400), inside)
     shares = np.bincount(y[others], weights[others]) / weights[others].sum()
     np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
-    update_run(run.location, write(MemoryStore(), X[inside], y[inside], weights[inside]), ENGINE)
+    update_run(run.location, write(MemoryStore(), *part(inside)), ENGINE)
     close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)

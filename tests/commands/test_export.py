@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import zarr
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
@@ -56,14 +55,6 @@ def test_predict__joined_by_ids_and_kept_columns(monkeypatch, tmp_path, model, s
     assert found["prediction"].tolist() == Model.load(model).scores(X).argmax(axis=1).tolist()
 
 
-def test_predict__ids_in_a_group(model):
-    out = MemoryStore()
-    predict_dataset(model, write(spirals(150)[0], TEXTS), out, InlineEngine())
-    group = zarr.open_group(out, mode="r")
-    assert group.attrs["id"] == "row"
-    assert group["ids"][:].tolist() == TEXTS.tolist()
-
-
 @pytest.mark.parametrize("suffix", READERS)
 def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
     X, _ = spirals(150, seed=1)
@@ -81,13 +72,6 @@ def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
     pd.testing.assert_frame_equal(
         found.drop(index=bad), expected.drop(index=bad), check_dtype=False, rtol=1e-12
     )
-
-
-def test_predict__what_a_group_cannot_hold(tmp_path, model):
-    dataset = write(spirals(150)[0], NUMBERS)
-    for option in ({"skip_bad": True}, {"kept": pa.table({"a": [1]}).to_reader()}):
-        with pytest.raises(ParameterError, match=r"not a \.csv or \.parquet file"):
-            predict_dataset(model, dataset, tmp_path / "out", InlineEngine(), **option)
 
 
 @pytest.mark.parametrize("name", ["row", "prediction"])

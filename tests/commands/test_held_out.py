@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, Model, describe, fit_dataset, merge_runs, update_run
 from dask_nrbfn.numeric.calibration import FIT_BYTES
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.cells import read_cell_targets
 from dask_nrbfn.stages.moments import read_sums, read_targets
 from dask_nrbfn.stages.validation import read_draw
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import RowWeights
 from tests.sites import write_site

@@ -1,6 +1,5 @@
 """Predictions written back to the cells they are of."""
 
-import json
 import os
 import shutil
 from functools import partial
@@ -11,22 +10,16 @@ import pandas as pd
 import pytest
 import zarr
 
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.commands import predict as commands_predict
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.predict import predict_dataset, predict_obs
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError, RunBusyError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.model import Model
 from tests.cells import drawn_cells, read_cells, write_cells
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse
 
 CELLS = drawn_cells()
-INLINE = ("--workers", 0)
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +133,6 @@ def test_obs__no_column(fitted, to):
         annotate(fitted, "types", place, to)
 
 
-@pytest.mark.slow
-def test_obs__over_a_url(fitted, tmp_path):
-    import fsspec
-
-    fs = fsspec.filesystem("memory")
-    fs.put(str(fitted / "cells3.zarr"), "/named/cells.zarr", recursive=True)
-    try:
-        annotate(fitted, "types", "memory://named/cells.zarr")
-        fs.get("/named/cells.zarr", str(tmp_path / "cells.zarr"), recursive=True)
-    finally:
-        fs.rm("/named", recursive=True)
-    assert read_cells(tmp_path / "cells.zarr").obs["predicted"].notna().all()
-
-
 def test_obs__no_cells(fitted, tmp_path):
     in_file = write_cells(CELLS, tmp_path / "cells.h5ad")
     for other in (fitted / "types-data", in_file):
@@ -167,13 +146,13 @@ def test_obs__no_cells(fitted, tmp_path):
 def test_program__predicts_new_cells_as_it_was_trained(fitted, tmp_path):
     place = shutil.copytree(fitted / "cells3.zarr", tmp_path / "cells.zarr")
     run = fitted / "types"
-    told = json.loads(succeed("predict", run, place, "--to", "obs/predicted", "--json", *INLINE))
+    told = json_of("predict", run, place, "--to", "obs/predicted")
     assert told["columns"] == ["obs/predicted", "obs/predicted_confidence"]
     labels = read_cells(place).obs
     known = labels["cell_type"].notna()
     wrong = labels["predicted"].astype(str) != labels["cell_type"].astype(str)
     assert wrong[known].mean() < 0.2
-    assert json.loads(succeed("evaluate", run, place, "--json", *INLINE))["n_rows"] == known.sum()
+    assert json_of("evaluate", run, place)["n_rows"] == known.sum()
 
 
 def test_program__one_place_for_predictions(fitted, tmp_path):
@@ -184,12 +163,3 @@ def test_program__one_place_for_predictions(fitted, tmp_path):
         assert problem == "OUT and --to are both given, or neither of them."
     problem, _ = refuse("predict", run, place, "--to", "obs/predicted", "--scores")
     assert "--scores is given" in problem
-
-
-@pytest.mark.slow
-def test_program__update_with_new_cells(fitted, tmp_path):
-    place = shutil.copytree(fitted / "cells2.zarr", tmp_path / "cells.zarr")
-    run = shutil.copytree(fitted / "types", tmp_path / "run")
-    zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"][:] += 1
-    succeed("update", run, place, *INLINE)
-    assert Model.load(run).read_as == {"x": "obsm/X_pca", "y": "obs/cell_type"}

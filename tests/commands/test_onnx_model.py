@@ -1,7 +1,6 @@
 """Models as ONNX files give what they give here."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,17 +9,12 @@ import onnxruntime
 import pytest
 from scipy.sparse import csr_array
 
-from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_dataset
 from dask_nrbfn.commands import onnx_model
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.onnx_model import export_onnx
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.model import Model
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of
 from tests.tables import spirals, write_table
 
 KERNELS = FitParams.options()["kernel"].choices
@@ -115,7 +109,6 @@ def test_onnx__the_largest_probability_is_that_of_the_label(loss, calibration):
 
 
 def numbers(**further):
-    """Return a model of two numbers, and rows."""
     rng = np.random.default_rng(5)
     names = ("a", "b")
     return drawn(classes=np.empty(0), target_names=names, intercept=rng.normal(size=2), **further)
@@ -130,15 +123,6 @@ def test_onnx__numbers_and_coordinates(name, fitting_error):
     (values,) = given_by(onnx_model.onnx_model(clipped).SerializeToString(), rows).values()
     np.testing.assert_allclose(values, clipped.clipped(model.scores(rows)), rtol=1e-9)
     assert not np.allclose(values, model.scores(rows))
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("features", FEATURES)
-def test_onnx__float32(kernel, features):
-    model, rows = drawn(kernel=kernel, features=features, scale="standard")
-    # Rows as float32 has them, without those on a basis row.
-    rows = rows[30:54].astype(np.float32)
-    check(model, rows, dtype="float32", tolerance=2e-4)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -223,12 +207,6 @@ def test_onnx__rounding_bounds_the_difference_with_weights_of_a_tiny_alpha(kerne
         assert error <= card["rounding"] < 1e5 * max(error, 1e-12)
 
 
-def test_onnx__without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):
-        onnx_model.onnx_model(drawn()[0])
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("onnx")
@@ -239,7 +217,7 @@ def run(tmp_path_factory):
 
 def test_export__a_run(run, tmp_path):
     path = tmp_path / "model.onnx"
-    told = json.loads(succeed("export", run, path, "--json"))
+    told = json_of("export", run, path)
     assert told["inputs"] == ["X"]
     assert told["outputs"] == ["label", "scores", "probabilities"]
     assert told["n_bytes"] == path.stat().st_size
@@ -251,17 +229,6 @@ def test_export__a_run(run, tmp_path):
     assert (card["n_basis"], card["classes"], card["digest"]) == (20, [0, 1, 2], model.digest())
     assert card["params"]["basis_size"] == 20
     assert card["versions"]["dask-nrbfn"] == proto.producer_version
-
-
-def test_export__replaces_nothing_unasked(run, tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_text("mine")
-    fix = "Give another path, or set --overwrite to replace the file."
-    assert refuse("export", run, path)[1] == fix
-    assert path.read_text() == "mine"
-    succeed("export", run, path, "--overwrite", "--dtype", "float32")
-    with pytest.raises(ExistsError):
-        export_onnx(run, path)
 
 
 def test_to_onnx__an_estimator(tmp_path):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import Dataset, Judge, Model, Run, fit_dataset, given_basis, refresh_run, update_run
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
-from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -22,11 +21,7 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
@@ -94,9 +89,13 @@ def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
     update_run(run.location, rows[2], InlineEngine())
     update_run(run.location, rows[0], InlineEngine(), forget=True)
     assert describe_run(Run.open(run.location))["n_rows"] == 240
-    with pytest.raises(WorseModelError):
+    digest = Model.load(run.location).digest()
+    with pytest.raises(WorseModelError, match="the old model is kept"):
         refresh_run(run.location, [], InlineEngine(), judge=Judge(rows[0], 0.0))
-    assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
+    assert Model.load(run.location).digest() == digest
+    refreshed = refresh_run(run.location, [], InlineEngine(), judge=Judge(rows[0], 0.3))
+    assert 0 <= refreshed.attributes["refresh"]["error_rate"] <= 0.3
+    assert refreshed.n_rows == 240
 
 
 @pytest.mark.slow
@@ -106,12 +105,9 @@ def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     narrow = write_table(tmp_path / "narrow", X.astype("f4"), y, chunk_rows=13)
     heavy = write_table(tmp_path / "heavy", X + 0.5, y, weights=weights, chunk_rows=31)
     refresh_run(run.location, [narrow, heavy], InlineEngine())
-    table = write_table(
-        tmp_path / "joined",
-        np.concatenate([X.astype("f4").astype("f8"), X + 0.5]),
-        np.concatenate([y, y]),
-        weights=np.concatenate([np.ones(80), weights]),
-    )
+    rows = np.concatenate([X.astype("f4").astype("f8"), X + 0.5])
+    weights = np.concatenate([np.ones(80), weights])
+    table = write_table(tmp_path / "joined", rows, np.tile(y, 2), weights=weights)
     expected = fit_dataset(table, MemoryStore(), PARAMS, InlineEngine())
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 
@@ -134,24 +130,9 @@ def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
 
 
 @pytest.mark.slow
-def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
-    before = Model.load(run.location).digest()
-    X, y = rows[2].X[:], rows[2].y[:]
-    wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
-    with pytest.raises(WorseModelError, match="the old model is kept"):
-        refresh_run(run.location, [wrong], InlineEngine(), judge=Judge(rows[2], 0.3))
-    assert Model.load(run.location).digest() == before
-    assert describe_run(Run.open(run.location))["version"] == 1
-    assert hidden(tmp_path) == []
-    refresh_run(run.location, rows, InlineEngine(), judge=Judge(rows[2], 0.3))
-    assert 0 <= Run.open(run.location).attributes["refresh"]["error_rate"] <= 0.3
-
-
-@pytest.mark.slow
 def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
-    tuning = TuneParams(
-        effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",)
-    )
+    tried = {"alphas": (1e-2, 1e-4), "width_factors": (0.3,), "features": ("plain",)}
+    tuning = TuneParams(effort="quick", folds=3, **tried)
     run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine(), tuning=tuning)
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())
@@ -200,12 +181,9 @@ def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
     text = write_table(tmp_path / "text", rows[0].X[:], rows[0].y[:].astype(str))
     with pytest.raises(DataError, match="labels of another type"):
         refresh_run(run.location, [rows[0], text], InlineEngine())
+    in_memory = fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine())
     with pytest.raises(ParameterError, match="store object"):
-        refresh_run(
-            fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine()).location,
-            [],
-            InlineEngine(),
-        )
+        refresh_run(in_memory.location, [], InlineEngine())
 
 
 @pytest.mark.slow
@@ -245,13 +223,15 @@ def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, m
     assert hidden(tmp_path) == []
 
 
-def test_refresh_run__needs_a_model(tmp_path, rows):
+def test_update_and_refresh__need_a_model(tmp_path, rows):
     with pytest.raises(StoppedError):
         fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
-    with pytest.raises(DamagedDataError, match="has no model yet"):
-        refresh_run(tmp_path / "half", [], InlineEngine())
-    with pytest.raises(MissingDataError):
-        refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
+    for change in (refresh_run, update_run):
+        given = [] if change is refresh_run else rows[1]
+        with pytest.raises(DamagedDataError, match="has no model yet"):
+            change(tmp_path / "half", given, InlineEngine())
+        with pytest.raises(MissingDataError):
+            change(tmp_path / "nowhere" / "run", given, InlineEngine())
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -6,24 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset, refresh_run
+from dask_nrbfn import Dataset, Model, Run, evaluate_dataset, fit_dataset, refresh_run, update_run
 from dask_nrbfn.commands.predict import predict_dataset
-from dask_nrbfn.commands.update import merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, stored_rows, write_rows
-from tests.sites import write_site
-from tests.storage.written import write_dataset
 
 N = 120
 X = stored_rows(N)
@@ -43,21 +35,6 @@ def fitted(tmp_path_factory):
 
 def scores(place):
     return get_array(open_group(place, kind="predictions"), "scores")[:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", ["none", "unit"])
-def test_fit__is_that_of_the_features(tmp_path, scale):
-    params = replace(PARAMS, scale=scale)
-    stored = write_rows(tmp_path / "stored", X, Y)
-    features = write_dataset(tmp_path / "features", FILLED.expand(X), Y, chunk_rows=7)
-    one, other = (
-        Model.load(fit_dataset(data, tmp_path / name, params, ENGINE).location)
-        for name, data in (("one", stored), ("other", features))
-    )
-    for name in ("basis", "weights", "width"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert (one.schema, one.feature_names) == (FILLED, FILLED.feature_names)
 
 
 def test_fit__scales_the_indicators_of_a_category_alike(fitted):
@@ -91,16 +68,6 @@ def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
 
 
 @pytest.mark.slow
-def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
-    run = Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
-    site = write_site(
-        run, tmp_path / "site", *map(Dataset.open, (fitted / "data", fitted / "more"))
-    )
-    merged = merge_runs(run.location, site.location, ENGINE)
-    assert merged["n_rows"] == 40
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("schema", [FILLED, OTHER_FILLS])
 def test_refresh__of_all_rows_has_the_filling_of_the_run(tmp_path, fitted, schema):
     data = Dataset.open(fitted / "data").encoded_by(schema)
@@ -131,9 +98,3 @@ def test_predict__of_other_columns_says_which(fitted):
     for use in (evaluate_dataset, update_run):
         with pytest.raises(DataError, match="has a column 'sex' of other categories, such as 'm'"):
             use(fitted / "run", other, ENGINE)
-
-
-def test_describe__has_the_schema(tmp_path, fitted):
-    Model.load(fitted / "run").save(tmp_path / "model")
-    for place in (fitted / "data", fitted / "run", tmp_path / "model"):
-        assert describe(place)["schema"] == FILLED.to_dict()

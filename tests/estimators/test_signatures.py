@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from dask_nrbfn import (
+    DiffusionMap,
     NRBFNClassifier,
     NRBFNClassifierCV,
     NRBFNRegressor,
@@ -12,58 +13,52 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
+OF_TABLES = {"unlabelled": None, "missing": "auto", "store": None, "verbose": 0, "device": "cpu"}
+# Numbers have no classes, between which neighbours would look for borders.
+OF_CLASSES = {
+    *("class_weight", "confidence_threshold", "basis_rule", "basis_rules", "min_recall"),
+    *("candidates", "neighbors", "n_partitions", "overlap", "loss", "losses"),
+}
+
 
 def defaults_of(estimator):
-    """Return the parameters of an estimator and their defaults."""
     parameters = inspect.signature(estimator).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters}
 
 
-def defaults(*kinds):
+def defaults(kind, *, without=()):
     """Return those of a fit to classes, for which "auto" says too little in a signature."""
-    values = {name: option.default for kind in kinds for name, option in kind.options().items()}
     resolved = vars(FitParams().resolve_auto(numbers=False))
+    values = {name: each.default for name, each in kind.options().items() if name not in without}
     return {
         name: resolved[name] if value == "auto" and name not in ("neighbors", "scale") else value
         for name, value in values.items()
     }
 
 
-OF_TABLES = {"unlabelled": None, "missing": "auto", "store": None, "verbose": 0, "device": "cpu"}
+def test_classifiers__signatures_are_those_of_the_parameters():
+    # A time limit is of tunings, and an estimator holds out folds.
+    fitted = defaults(FitParams) | defaults(FitLimits, without={"time_limit"})
+    assert defaults_of(NRBFNClassifier) == fitted | OF_TABLES
+    tuned = defaults(FitParams, without=TUNED) | defaults(TuneParams, without={"validation"})
+    assert defaults_of(NRBFNClassifierCV) == tuned | defaults(FitLimits) | OF_TABLES
 
 
-def test_classifier__signature_is_that_of_the_parameters():
-    expected = defaults(FitParams, FitLimits) | OF_TABLES
-    del expected["time_limit"]  # of tunings
-    assert defaults_of(NRBFNClassifier) == expected
-
-
-def test_classifier_cv__signature_is_that_of_the_parameters():
-    fixed = {name: value for name, value in defaults(FitParams).items() if name not in TUNED}
-    tried = defaults(TuneParams)
-    del tried["validation"]  # a dataset; an estimator holds out folds
-    expected = fixed | tried | defaults(FitLimits) | OF_TABLES
-    assert defaults_of(NRBFNClassifierCV) == expected
-
-
-# Numbers have no classes, between which neighbours would look for borders.
-OF_CLASSES = {
-    *("class_weight", "confidence_threshold", "basis_rule", "basis_rules", "min_recall"),
-    *("candidates", "neighbors", "n_partitions", "overlap", "loss", "losses"),
-}
-SUITED = {"basis": "kmeans", "features": "plain"}
+def test_diffusion_map__signature_is_that_of_the_parameters():
+    found, options = defaults_of(DiffusionMap), FitParams.options()
+    own = OF_TABLES | {"n_components": 2, "basis": "random"}
+    del own["unlabelled"]
+    assert {name: found.pop(name) for name in own} == own
+    assert found == {name: options[name].default for name in found}
 
 
 @pytest.mark.parametrize(
-    ("regressor", "classifier"),
-    [(NRBFNRegressor, NRBFNClassifier), (NRBFNRegressorCV, NRBFNClassifierCV)],
+    ("regressor", "classifier", "suited"),
+    [
+        (NRBFNRegressor, NRBFNClassifier, {"basis": "kmeans", "features": "plain"}),
+        (NRBFNRegressorCV, NRBFNClassifierCV, {"basis": "kmeans"}),
+    ],
 )
-def test_regressors__signatures_are_those_of_the_classifiers(regressor, classifier):
-    expected = {
-        name: value for name, value in defaults_of(classifier).items() if name not in OF_CLASSES
-    }
-    if regressor is NRBFNRegressor:
-        expected |= SUITED
-    else:
-        expected |= {"basis": SUITED["basis"]}
-    assert defaults_of(regressor) == expected
+def test_regressors__signatures_are_those_of_the_classifiers(regressor, classifier, suited):
+    shared = {name: v for name, v in defaults_of(classifier).items() if name not in OF_CLASSES}
+    assert defaults_of(regressor) == shared | suited

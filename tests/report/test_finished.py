@@ -3,8 +3,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn import FitParams, fit_dataset, ingest_file
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.report.facts import confidence_tables
 from dask_nrbfn.report.finished import FinishedRun
 from tests.tables import spirals

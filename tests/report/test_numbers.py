@@ -1,7 +1,5 @@
 """Reports of runs whose targets are numbers."""
 
-import re
-
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
@@ -14,15 +12,12 @@ from tests.report.test_console import figures
 from tests.report.test_page import page_of
 from tests.tables import surfaces
 
-FIRST = TARGETS[0]
-
 
 def listed(values):
     return ", ".join(f"{value:.6g}" for value in values)
 
 
 def metrics(true, predicted):
-    """Return R2, RMSE and MAE of every target."""
     kinds = (r2_score, root_mean_squared_error, mean_absolute_error)
     return [kind(true, predicted, multioutput="raw_values") for kind in kinds]
 
@@ -48,20 +43,14 @@ def test_run_table__of_numbers(regression, model):
 
 
 def test_tuning_table__of_numbers(regression, model):
-    combinations, finals, penalties = tuning_table(regression).split("\n\n")
-    assert "250 held-out rows, a validation dataset\n" in penalties
-    assert finals.startswith("2 combinations compared on 300 rows with a basis of 30; linear")
-    assert re.split("  +", combinations.splitlines()[1])[-3::2] == ["relative error", "r2"]
+    combinations, _, penalties = tuning_table(regression).split("\n\n")
     errors = [float(line.split()[-6]) for line in combinations.splitlines()[2:]]
     assert errors == sorted(errors)
-    (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
+    (marked,) = [line.split() for line in penalties.splitlines() if line.startswith("*")]
     X, Y = surfaces(250, seed=1)
     r2 = r2_score(Y, model.scores(X), multioutput="raw_values")
-    assert marked.split()[1:] == [
-        f"{regression.chosen_params.alpha:g}",
-        *(f"{100 * (1 - r2.mean()):.2f}", "%"),
-        *(f"{r2[0]:.4g},", f"{r2[1]:.4g}"),
-    ]
+    assert marked[1:3] == [f"{regression.chosen_params.alpha:g}", f"{100 * (1 - r2.mean()):.2f}"]
+    assert marked[4:] == [f"{r2[0]:.4g},", f"{r2[1]:.4g}"]
 
 
 def test_concerns__numbers_that_are_not_fitted(regression, altered):
@@ -70,20 +59,16 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
         validation={"r2": [0.3, -0.0125], "relative_error": 0.85},
         weights={"training_r2": [0.25, 0.9], "fitting_error": 3.0},
     )
-    expected = [
-        "Always predicting the mean is as good on held-out rows, by R2: size (-0.0125).",
-        f"Less than half of the variance of the training rows is fitted, by R2: {FIRST} (0.25).",
-    ]
-    assert problems(run)[:2] == expected
+    no_better, unfitted = problems(run)[:2]
+    assert "size (-0.0125)" in no_better
+    assert f"{TARGETS[0]} (0.25)" in unfitted
     assert not any(word in each for word in ("mean", "half") for each in problems(regression))
 
 
 def test_page__of_numbers(tmp_path, regression, evaluation, model):
     page = page_of(regression, tmp_path, evaluation=evaluation)
     assert page.tags["img"] == page.tags["figure"] == 2
-    assert "Predicted and true numbers" in page.text
     assert "Confused classes" not in page.text
-    assert "Confidence of the rows" not in page.text
     X, Y = surfaces(250, seed=1)
     r2, rmse, mae = metrics(Y, model.scores(X))
     assert listed(r2) in page.words
@@ -94,5 +79,3 @@ def test_page__of_numbers(tmp_path, regression, evaluation, model):
         # Validation and evaluation are on the same rows.
         judged = [f"{each[place]:.4g}" for each in (r2, rmse, mae)]
         assert "|".join([name, f"{training[place]:.4g}", *judged, *judged]) in cells
-        assert f"{name}: predicted against true, 250 evaluated rows." in page.words
-    assert len(set(page.ids)) == len(page.ids)

@@ -99,15 +99,6 @@ def test_arrays__types(tmp_path, form):
         assert collect(source, 2)[1].tolist() == names.tolist()
 
 
-@every_form
-def test_arrays__targets(tmp_path, form):
-    for target in (ROWS[:, 0], ROWS[:, :1], ROWS[:, :2]):
-        source = form(tmp_path, ROWS, target=target)
-        names = ("target_0", "target_1") if target.size > N else ("target",)
-        assert (source.target_names, source.y_dtype) == (names, np.float64)
-        np.testing.assert_array_equal(collect(source, 5)[1], target.reshape(N, -1))
-
-
 ONE = np.zeros((3, 1))
 WRONG = [
     ({"X": np.zeros(3)}, r"X.* has shape \(3,\).*one list of features per row"),

@@ -2,43 +2,33 @@
 
 import functools
 import http.server
-import io
 import os
 import threading
 import uuid
 
 import fsspec
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources.files import File
 from tests.opened import open_source
+from tests.sources.tables import N, as_csv, as_feather, as_parquet, people
 
-N = 60
-FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.arrow", "d.npy"]
+WRITERS = {
+    "d.csv": as_csv,
+    "d.tsv.gz": as_csv,
+    "d.parquet": as_parquet,
+    "d.arrow": as_feather,
+    "d.npy": lambda table, path: np.save(path, table[["size"]].to_numpy()),
+}
 
 
-def content(name):
-    """Bytes of a file of 60 rows."""
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(N, 2)), columns=["a", "b"]).assign(y=np.arange(N) % 3)
-    file = io.BytesIO()
-    if name.endswith(".parquet"):
-        table.to_parquet(file, row_group_size=25)
-    elif ".arrow" in name:
-        rows = pa.Table.from_pandas(table)
-        with pa.ipc.new_file(file, rows.schema) as writer:
-            writer.write_table(rows, max_chunksize=25)
-    elif name.endswith(".npy"):
-        np.save(file, np.ascontiguousarray(table[["a", "b"]]))
-    else:
-        packing = {"compression": "gzip"} if name.endswith(".gz") else {}
-        table.to_csv(file, index=False, sep="\t" if ".tsv" in name else ",", **packing)
-    return file.getvalue()
+def content(path):
+    """Write people to a file; return its bytes."""
+    WRITERS[path.name](people(), path)
+    return path.read_bytes()
 
 
 def options_of(name):
@@ -46,8 +36,6 @@ def options_of(name):
 
 
 class Whole(http.server.SimpleHTTPRequestHandler):
-    """Sends whole files only, as Python's own server does."""
-
     def log_message(self, *arguments):
         pass
 
@@ -58,8 +46,6 @@ class Whole(http.server.SimpleHTTPRequestHandler):
 
 
 class Parts(Whole):
-    """Sends the part of a file that is asked for."""
-
     def do_GET(self):
         wanted = self.headers.get("Range")
         if wanted is None:
@@ -109,12 +95,11 @@ def rows_of(source):
     return dense(stacked([b.X for b in blocks])), labels
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 def test_url__gives_the_rows_of_the_file(web, memory, name):
     address, directory, sends_parts = web
-    (directory / name).write_bytes(content(name))
     with fsspec.open(f"{memory}/{name}", "wb") as file:
-        file.write(content(name))
+        file.write(content(directory / name))
     expected = rows_of(open_source(directory / name, **options_of(name)))
     urls = [f"{memory}/{name}", f"{address}/{name}"]
     if name in ("d.parquet", "d.arrow") and not sends_parts:
@@ -127,10 +112,10 @@ def test_url__gives_the_rows_of_the_file(web, memory, name):
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
-def test_url__directory(memory, name):
+def test_url__directory(tmp_path, memory, name):
     for part in ("part-1-", "part-2-", "_"):
         with fsspec.open(f"{memory}/rows/{part}{name}", "wb") as file:
-            file.write(content(name))
+            file.write(content(tmp_path / name))
     source = open_source(f"{memory}/rows", label="y")
     assert len(rows_of(source)[0]) == 2 * N
 
@@ -138,7 +123,7 @@ def test_url__directory(memory, name):
 @pytest.mark.parametrize("web", [Parts], indirect=True)
 def test_url__query_is_no_part_of_the_suffix(web):
     address, directory, _ = web
-    (directory / "d.csv").write_bytes(content("d.csv"))
+    content(directory / "d.csv")
     assert open_source(f"{address}/d.csv?token=1.2", label="y").n_rows == N
 
 

@@ -1,14 +1,11 @@
 import gzip
 import os
-from importlib import import_module
-from inspect import signature
 
 import numpy as np
 import pytest
 
-from dask_nrbfn import ingest_file
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources.formats import FORMATS, is_query
+from dask_nrbfn.sources.formats import is_query
 from tests.opened import open_source
 from tests.schemas import FILLED
 
@@ -80,10 +77,3 @@ def test_is_query__by_its_first_word(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "from x").touch()
     assert not is_query("from x")
-
-
-def test_formats__every_line_has_its_opener_and_known_options():
-    for each in FORMATS.values():
-        module, opener = each.opener.split(".")
-        assert callable(getattr(import_module(f"dask_nrbfn.sources.{module}"), opener))
-        assert {*each.options} <= {*signature(ingest_file).parameters}

@@ -22,7 +22,6 @@ PACKINGS = [
 
 
 def read(place, **options):
-    """Return the source of a scene, and all of its rows, labels and ids."""
     source = open_source(place, **options)
     X, y, _, ids = zip(*source.blocks(30), strict=True)
     return source, np.concatenate(X), y[0] is not None and np.concatenate(y), np.concatenate(ids)
@@ -151,11 +150,7 @@ def test_scene__refused(tmp_path):
         (WHERE | {"variable": "a"}, DataError, "no variable 'a'; it has .* with variable"),
         (WHERE | {"feature_dim": "time,wave"}, DataError, "no dimension 'wave'; it has 'time', 'b"),
         (WHERE | {"feature_dim": "time,band,y,x"}, DataError, "no rows"),
-        (
-            WHERE | {"feature_dim": "x", "label": "cover"},
-            DataError,
-            "no dimension .*Give cover",
-        ),
+        (WHERE | {"feature_dim": "x", "label": "cover"}, DataError, "no dimension .*Give cover"),
         (WHERE | {"label": "height"}, DataError, "height has the label"),
         (WHERE | {"target": "height,name"}, DataError, "name has dtype"),
     ):

@@ -3,9 +3,7 @@
 import gzip
 import json
 import logging
-import os
 import re
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -22,47 +20,22 @@ import pytest
 from pyarrow import csv, feather, parquet
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.files import opened_rows
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn import FitParams, InlineEngine, NRBFNClassifier, fit_dataset, opened_rows
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_file
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import relation, scan_text
-from dask_nrbfn.sources.tables import schema_of, stored_rows
 from tests.opened import open_source
-
-N = 37
-
-
-def people():
-    """Return rows of a fraction, a category, a date and a label."""
-    rng = np.random.default_rng(0)
-    columns = {
-        "size": rng.normal(size=N),
-        "town": rng.choice(["Bonn", "Köln"], N),
-        "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(N), "D"),
-        "y": [f"k{row % 3}" for row in range(N)],
-    }
-    return pd.DataFrame(columns)
-
-
-def as_csv(table, path):
-    separator = "\t" if ".tsv" in path.name else ","
-    text = table.to_csv(index=False, sep=separator).encode()
-    if path.suffix == ".gz":
-        text = gzip.compress(text)
-    elif path.suffix == ".zst":
-        text = pa.compress(text, "zstd", asbytes=True)
-    path.write_bytes(text)
-
-
-def as_parquet(table, path):
-    table.to_parquet(path, index=False, row_group_size=8)
-
-
-def as_feather(table, path):
-    feather.write_feather(table, path, chunksize=5)
+from tests.sources.tables import (
+    N,
+    as_csv,
+    as_feather,
+    as_parquet,
+    features,
+    ingest,
+    ingest_text,
+    labels_of,
+    people,
+    rows_of,
+)
 
 
 def in_files(table, path):
@@ -75,8 +48,8 @@ def in_files(table, path):
 
 
 def as_json(table, path):
-    rows = table.assign(**{name: table[name].astype(str) for name in {"day"} & {*table}})
-    text = "".join(json.dumps(row) + "\n" for row in rows.to_dict("records")).encode()
+    rows = table.assign(day=table["day"].astype(str)).to_dict("records")
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
 
 
@@ -106,27 +79,8 @@ FORMS = {
 }
 
 
-def ingest(path, **options):
-    return ingest_file(path, MemoryStore(), **options)
-
-
-def ingest_text(tmp_path, text, *, name="d.csv", **options):
-    path = tmp_path / name
-    path.write_text(text)
-    return ingest(path, **options)
-
-
-def rows_of(dataset):
-    return dataset.take(np.arange(dataset.n_rows))
-
-
-def labels_of(dataset):
-    return dataset.classes[dataset.codes()].tolist()
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """Give the dataset of people in a text file."""
     path = tmp_path_factory.mktemp("expected") / "d.csv"
     as_csv(people(), path)
     return ingest(path, label="y", chunk_rows=5)
@@ -140,79 +94,46 @@ def test_forms__store_the_same_rows(tmp_path, expected, name, write):
         # SQLite has no type of dates.
         options |= {"sql": "SELECT * FROM people", "date": "day"}
     found = ingest(tmp_path / name, **options)
-    assert (found.fingerprint, found.feature_names) == (
-        expected.fingerprint,
-        expected.feature_names,
-    )
+    assert found.fingerprint == expected.fingerprint
+    assert found.feature_names == expected.feature_names
     assert labels_of(found) == people()["y"].tolist()
 
 
-OBJECTS = {
-    "pandas": lambda table: table,
-    "polars": pl.from_pandas,
-    "arrow": pa.Table.from_pandas,
-    "reader": lambda table: pa.Table.from_pandas(table).to_reader(max_chunksize=5),
-    "relation": lambda table: duckdb.from_arrow(pa.Table.from_pandas(table)),
-}
+def test_forms__in_memory_store_the_same_rows(expected):
+    table = pa.Table.from_pandas(people())
+    reader, relation = table.to_reader(max_chunksize=5), duckdb.from_arrow(table)
+    for source in (people(), pl.from_pandas(people()), table, reader, relation):
+        found = ingest(source, label="y", chunk_rows=5)
+        assert (found.fingerprint, labels_of(found)) == (expected.fingerprint, labels_of(expected))
 
 
-@pytest.mark.parametrize("convert", OBJECTS.values(), ids=OBJECTS)
-def test_forms__in_memory_store_the_same_rows(expected, convert):
-    found = ingest(convert(people()), label="y", chunk_rows=5)
-    assert (found.fingerprint, labels_of(found)) == (expected.fingerprint, labels_of(expected))
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "reader", "sql", "query", "sqlite"])
-def test_forms__column_name_that_is_repeated_is_no_feature(tmp_path, kind):
-    names = ["a", "y", "b", "y"]
-    table = pa.Table.from_arrays([pa.array([1, 2])] * 4, names=names)
-    source = tmp_path / f"d.{kind}"
-    if kind == "csv":
-        (tmp_path / "d.csv").write_text("a,y,b,y\n1,1,1,1\n2,2,2,2\n")
-    elif kind == "parquet":
-        parquet.write_table(table, source)
-    elif kind == "reader":
-        source = table.to_reader()
-    else:
-        with sqlite3.connect(source) as database:
-            people().assign(day=0).to_sql("t", database, index=False)
-        people().to_parquet(tmp_path / "t.parquet")
-    query = f"SELECT p.*, q.* FROM '{tmp_path}/t.parquet' p JOIN '{tmp_path}/t.parquet' q USING (y)"
-    source, sql = {
-        "sql": (None, query),
-        "query": (tmp_path / "t.parquet", query.replace(f"'{tmp_path}/t.parquet'", "source")),
-        "sqlite": (source, "SELECT * FROM t p JOIN t q USING (y)"),
-    }.get(kind, (source, None))
-    with pytest.raises(
-        DataError, match=r"several columns .*, with '\w+' in places \d+ and \d+"
-    ) as got:
-        ingest(source, sql=sql, label="y")
-    assert kind not in ("csv", "parquet", "reader") or "'y' in places 2 and 4" in str(got.value)
+def test_forms__column_name_that_is_repeated_is_no_feature(tmp_path):
+    table = pa.Table.from_arrays([pa.array([1, 2])] * 4, names=["a", "y", "b", "y"])
+    (tmp_path / "d.csv").write_text("a,y,b,y\n1,1,1,1\n2,2,2,2\n")
+    parquet.write_table(table, tmp_path / "d.parquet")
+    for source in (tmp_path / "d.csv", tmp_path / "d.parquet", table.to_reader()):
+        with pytest.raises(DataError, match="'y' in places 2 and 4"):
+            ingest(source, label="y")
+    as_parquet(people(), tmp_path / "t.parquet")
+    as_sqlite(people(), tmp_path / "t.sqlite")
+    joined = "SELECT p.*, q.* FROM {0} p JOIN {0} q USING (y)"
+    for source, rows in (
+        (None, f"'{tmp_path}/t.parquet'"),
+        (tmp_path / "t.parquet", "source"),
+        (tmp_path / "t.sqlite", "people"),
+    ):
+        with pytest.raises(DataError, match=r"'\w+' in places \d+ and \d+"):
+            ingest(source, sql=joined.format(rows), label="y")
 
 
 def test_forms__order_of_rows_is_kept_by_several_threads(tmp_path, monkeypatch):
     # Each thread takes row groups of its own.
-    monkeypatch.setattr(relation.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
     table = pa.table({"a": np.arange(300_000.0)})
     parquet.write_table(table, tmp_path / "d.parquet", row_group_size=10_000)
     feather.write_feather(table, tmp_path / "d.feather", chunksize=10_000)
     for rows in (tmp_path / "d.parquet", tmp_path / "d.feather", table):
         np.testing.assert_array_equal(ingest(rows).X[:, 0], table["a"])
-
-
-def test_sql__joins_files(tmp_path, expected):
-    table = people().assign(key=np.arange(N))
-    as_parquet(table[["key", "size"]], tmp_path / "sizes.parquet")
-    as_csv(table[["key", "town", "y"]], tmp_path / "towns.csv")
-    as_json(table[["key", "day"]], tmp_path / "days.jsonl")
-    sql = f"""
-        SELECT size, town, day, y FROM '{tmp_path}/sizes.parquet'
-        JOIN '{tmp_path}/towns.csv' USING (key) JOIN '{tmp_path}/days.jsonl' USING (key)
-        ORDER BY key
-    """
-    for source, query in ((sql, None), (None, sql)):
-        found = ingest(source, sql=query, label="y", chunk_rows=5)
-        assert found.fingerprint == expected.fingerprint
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet", "d.duckdb", "d.sqlite"])
@@ -234,28 +155,20 @@ def test_sql__of_a_file(tmp_path, name):
 
 
 def test_sql__text_of_booleans_stays_text_as_without_a_query(tmp_path):
-    rows = "".join(
-        f"{row},{row / 4:.2f},{['No', 'Yes'][row % 2]},{['false', 'True'][row % 3 == 0]},"
-        f"{'often' if row % 2 else 'no'},{'uv'[row % 2]}\n"
-        for row in range(60)
-    )
-    path, queries = tmp_path / "d.csv", {}
-    path.write_text("id,n,paid,seen,how,y\n" + rows)
+    path, found = tmp_path / "d.csv", []
+    path.write_text("n,paid,seen,how\n" + "1,No,True,no\n2,Yes,false,often\n" * 30)
     for sql in (None, "FROM source WHERE seen OR NOT paid OR n >= 0"):
-        source = open_source(path, sql=sql, label="y", id="id")
+        source = open_source(path, sql=sql)
         kinds = {column.name: column.kind for column in source.schema.columns}
         kept = source.carried(["paid", "seen", "how"]).read_all().to_pylist()
-        queries[sql] = (kinds, kept, next(source.blocks(60)).X.tolist())
-    alone, of_query = queries.values()
-    assert alone == of_query
-    assert alone[0] == {"n": "number", "paid": "boolean", "seen": "boolean", "how": "category"}
-    assert alone[1][:2] == [
-        {"paid": "No", "seen": "True", "how": "no"},
-        {"paid": "Yes", "seen": "false", "how": "often"},
-    ]
+        found.append((kinds, kept, next(source.blocks(60)).X.tolist()))
+    assert found[0] == found[1]
+    kinds, (first, *_), _ = found[0]
+    assert kinds == {"n": "number", "paid": "boolean", "seen": "boolean", "how": "category"}
+    assert first == {"paid": "No", "seen": "True", "how": "no"}
     # A query may write other text in place of booleans.
     sql = "SELECT * REPLACE (CASE WHEN paid THEN 'fully' ELSE 'no' END AS paid) FROM source"
-    assert open_source(path, sql=sql).schema.columns[2].categories == ("fully", "no")
+    assert open_source(path, sql=sql).schema.columns[1].categories == ("fully", "no")
 
 
 def test_sql__that_is_no_query(tmp_path):
@@ -285,84 +198,13 @@ def test_forms__keys_of_directories_are_columns(tmp_path, caplog, suffix):
 
 
 def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
-    dataset = ingest_text(
-        tmp_path,
-        "n,c,t,d,y\n1.5,b,true,1970-01-02 00:00:00,u\n-2,a,false,1970-01-03 12:00:00,v\n",
-        label="y",
-    )
+    rows = "1.5,b,true,1970-01-02 00:00:00,u\n-2,a,false,1970-01-03 12:00:00,v\n"
+    dataset = ingest_text(tmp_path, "n,c,t,d,y\n" + rows, label="y")
     kinds = {column.name: column.kind for column in dataset.schema.columns}
     assert kinds == {"n": "number", "c": "category", "t": "boolean", "d": "date"}
     # Category c has a feature each for a and b, a date has days since 1970 before its seasons.
     expected = [[1.5, 0, 1, 1, 1], [-2, 1, 0, 0, 2.5]]
     np.testing.assert_array_equal(rows_of(dataset)[:, :5], expected)
-
-
-def test_gaps__are_errors_filled_with_the_median_or_dropped(tmp_path):
-    text = "a,b,c\n1,x,0.5\n NA ,x,0.5\n4, ? ,0.5\n9,y,0.5\n"
-    with pytest.raises(DataError, match=r"no value in some rows of 2 columns: 'a' 1, 'b' 1\."):
-        ingest_text(tmp_path, text)
-    filled = ingest_text(tmp_path, text, missing="impute", columns="a,c")
-    # The second feature marks the gap.
-    expected = [[1, 0, 0.5], [4, 1, 0.5], [4, 0, 0.5], [9, 0, 0.5]]
-    np.testing.assert_array_equal(rows_of(filled), expected)
-    dropped = ingest_text(tmp_path, text, missing="drop", columns="a,b")
-    np.testing.assert_array_equal(rows_of(dropped), [[1, 1, 0], [9, 0, 1]])
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"numeric": "b", "missing": "drop"}, {"missing": "impute"}]
-)
-def test_cell__that_is_no_number_is_named_by_row_and_column(tmp_path, options):
-    text = "a,b\n" + "1.5,2\n" * 120_000 + "2.5,tall\n"
-    said = r"'b' of .* has 'tall' in row 120000 \(the first is 0\), which is not a finite number"
-    with pytest.raises(DataError, match=said):
-        ingest_text(tmp_path, text, **options)
-
-
-@pytest.mark.parametrize(
-    ("cells", "labels"),
-    [
-        (["3", "-1"], [3, -1]),
-        (["1.0", "2.0"], [1, 2]),
-        (["u", "v, w"], ["u", "v, w"]),
-        (["true", "false"], [True, False]),
-        (["yes", "no"], ["yes", "no"]),
-        (["01", "10"], ["01", "10"]),
-        (["true", "yes"], ["true", "yes"]),
-    ],
-)
-def test_labels__of_csv(tmp_path, cells, labels):
-    text = "a,y\n" + "".join(f'{row},"{cell}"\n' for row, cell in enumerate(cells))
-    dataset = ingest_text(tmp_path, text, label="y")
-    assert labels_of(dataset) == labels
-    again = {"schema": dataset.schema}, {"sql": "FROM source WHERE a < 9", "label": "y"}
-    for options in again:
-        assert labels_of(ingest(tmp_path / "d.csv", **options)) == labels
-
-
-def test_labels__that_are_missing(tmp_path):
-    rows = "a,y\n1,u\n2,v\n3,None\n4,\n"
-    with pytest.raises(DataError, match=r"no value in some rows of a column: 'y' 2"):
-        ingest_text(tmp_path, rows, label="y")
-    assert ingest_text(tmp_path, rows, label="y", missing="drop").n_rows == 2
-    assert ingest_text(tmp_path, rows, label="y", unlabelled="").n_unlabelled == 2
-
-
-@pytest.mark.parametrize("ids", [["7", "-3"], ["u7", "u3"], ["07", "10"], ["1.5", "2.25"]])
-def test_ids__are_kept_as_they_are(tmp_path, ids):
-    text = f"i,a,y\n{ids[0]},1,u\n{ids[1]},2,v\n"
-    dataset = ingest_text(tmp_path, text, id="i", label="y")
-    assert list(map(str, dataset.ids[:])) == ids
-    assert (dataset.feature_names, labels_of(dataset)) == (("a",), ["u", "v"])
-    assert (dataset.ids[:].dtype == np.int64) == (ids == ["7", "-3"])
-
-
-def test_labels__of_later_files_decide_too(tmp_path):
-    (tmp_path / "1.csv").write_text("x,y\n1,1\n2,2\n")
-    (tmp_path / "2.csv").write_text("x,y\n3,1.5\n")
-    with pytest.raises(DataError, match=r"has the label 1\.5 in row 2"):
-        ingest(tmp_path, label="y")
-    assert ingest(tmp_path, id="y").ids[:].tolist() == ["1", "2", "1.5"]
 
 
 def test_labels__of_nan_are_missing(tmp_path):
@@ -371,261 +213,6 @@ def test_labels__of_nan_are_missing(tmp_path):
     for rows in (table, tmp_path / "d.csv"):
         assert ingest(rows, label="y", unlabelled="").n_unlabelled == 1
         assert ingest(rows, label="y", missing="drop").n_rows == 2
-
-
-def test_unlabelled__mark_is_a_gap_among_features(tmp_path):
-    for rows, options, n_unlabelled in (
-        ("1,a\n?,b\n3,?\n4,b\n", {"label": "y", "unlabelled": "?"}, 1),
-        ("1,2\nnan,\n3,nan\n4,1\n", {"target": "y", "unlabelled": "nan"}, 2),
-    ):
-        dataset = ingest_text(tmp_path, "x,y\n" + rows, missing="impute", **options)
-        np.testing.assert_array_equal(rows_of(dataset)[:, 0], [1, 3, 3, 4])
-        assert dataset.n_unlabelled == n_unlabelled
-
-
-def test_text__row_that_begins_with_a_hash_is_a_row(tmp_path):
-    rows = "".join(f"{'#DIV/0!' if row == 90 else row % 5},{row % 7}\n" for row in range(200))
-    assert ingest_text(tmp_path, "k,x\n" + rows, drop="k").n_rows == 200
-
-
-def test_text__row_of_another_length(tmp_path):
-    rows = "".join(f"{row},2{',3' * (row != 90)}\n" for row in range(200))
-    with pytest.raises(DataError, match="line 92 has 2 cells, and the first row has 3"):
-        ingest_text(tmp_path, "a,b,c\n" + rows)
-    with pytest.raises(DataError, match="line 94 has 2 cells, and the first row has 3"):
-        ingest_text(tmp_path, "# by x\n\na,b,c\n" + rows)
-
-
-NARROW = "a,b,y\n" + "".join(f"{row},{row % 5},{'uv'[row % 2]}\n" for row in range(60))
-WIDER = "a,b,c,y\n" + "".join(f"{row},{row % 5},0,{'uv'[row % 2]}\n" for row in range(40))
-
-
-@pytest.mark.parametrize("n_lines", [0, 1], ids=["with headers", "without"])
-def test_text__joined_files_whose_rows_become_wider_lose_no_rows(tmp_path, n_lines):
-    narrow, wider = ("".join(text.splitlines(True)[n_lines:]) for text in (NARROW, WIDER))
-    message = f"line {62 - n_lines} has 4 cells, and the first row has 3"
-    for sql in (None, "FROM source"):
-        with pytest.raises(DataError, match=message):
-            ingest_text(tmp_path, narrow + wider, sql=sql)
-    with pytest.raises(DataError, match=message):
-        open_source(tmp_path / "d.csv", spoiled=True)
-    # The remedy.
-    (tmp_path / "parts").mkdir()
-    for name, text in (("1", narrow), ("2", wider)):
-        (tmp_path / f"parts/{name}.csv").write_text(text)
-    assert ingest(tmp_path / "parts", missing="impute").n_rows == 100
-
-
-def test_text__joined_headers_are_no_rows(tmp_path):
-    texts = "city,y\n" + "p,u\nq,v\n" * 9
-    for text in (NARROW + NARROW, texts + texts):
-        with pytest.raises(
-            DataError, match=r"repeats its header in row (60|18) \(the first is 0\)"
-        ):
-            ingest_text(tmp_path, text, label="y")
-        with pytest.raises(DataError, match="repeats its header") as refused:
-            ingest(tmp_path / "d.csv", sql="FROM source", label="y")
-        assert typed(refused, tmp_path).n_rows == text.count("\n") - 1
-    assert ingest_text(tmp_path, "a,b\n" + "a,b\nz,c\n" * 9).n_rows == 18
-
-
-BEFORE = [
-    "\n\nReport\n",
-    "Report, of 2024\nin km\n",
-    '"Report, of 2024"\n\n',
-    "#by x, y\n# on z, z\n#\n",
-    "% x, y\n% z, z\nReport\n",
-    "Station: X\nLat: 3.5\nLon: 4.5\n\n",
-]
-
-
-def test_text__titles_and_comments_before_the_header_are_left_out(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "dask_nrbfn")
-    for lines in BEFORE:
-        assert ingest_text(tmp_path, lines + NARROW).n_rows == 60
-        assert f"{lines.count(chr(10))} lines before the first row are left out" in caplog.text
-        caplog.clear()
-    assert ingest_text(tmp_path, ("sep=,\n" + NARROW).replace(",", ";")).n_rows == 60
-    assert not ingest_text(
-        tmp_path, "".join(f"# {row},\n" for row in range(40)) + NARROW
-    ).schema.label
-    for lines in ("Station,X\nLat,3.5\n", "1\n" * 11):
-        with pytest.raises(DataError, match=r"has 3 cells, and the first row has [12]") as refused:
-            ingest_text(tmp_path, lines + NARROW)
-        assert typed(refused, tmp_path).n_rows == 60
-
-
-ROWS = "a,b,y\n1,2,u\n3,4,v\n"
-WRITTEN = {
-    "delimiter": ROWS.replace(",", ";"),
-    "tab": ROWS.replace(",", "\t"),
-    "quotes": re.sub(r"(\w)", r'"\1"', ROWS),
-    "single quotes": re.sub(r"(\w)", r"'\1'", ROWS),
-    "comments": "# x\n# z, z\n" + ROWS,
-    "title": "Report\n" + ROWS,
-    "blank line": "\n" + ROWS,
-    "order": "y,b,a\nu,2,1\nv,4,3\n",
-    "columns": "a,b,c,y\n1,2,0,u\n3,4,0,v\n",
-}
-
-
-@pytest.mark.parametrize("most_open", [1, 256])
-@pytest.mark.parametrize("name", WRITTEN)
-def test_text__files_of_a_directory_may_be_written_differently(
-    tmp_path, monkeypatch, name, most_open
-):
-    monkeypatch.setattr(scan_text, "_MOST_OPEN", most_open)
-    for texts in ((ROWS, WRITTEN[name]), (WRITTEN[name], "# x\n" + ROWS)):
-        for part, text in enumerate(texts):
-            (tmp_path / f"{part}.csv").write_text(text)
-        dataset = ingest(tmp_path, columns="a,b", label="y")
-        found = dict(zip(dataset.feature_names, rows_of(dataset).T.tolist(), strict=True))
-        assert found == {"a": [1, 3] * 2, "b": [2, 4] * 2}
-        assert labels_of(dataset) == ["u", "v"] * 2
-        assert ("c" in dataset.schema.ignored) == (name == "columns")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        ("1,u\n2,v\n", "a,y\n3,u\n", "'column0' .* has 'a' in row 2"),
-        ("d,y\n2020-01-02,u\n", "d,y\n25/01/2020,u\n", "'25/01/2020' in row 1 .* not a date"),
-        ("a,y\n1,u\n", "# c, x\n# f\na,y\n1,u\n2,v\n", "1.csv: line 1 is not split into columns"),
-    ],
-)
-def test_text__files_of_a_directory_that_differ_are_no_categories(tmp_path, first, second, message):
-    (tmp_path / "0.csv").write_text(first)
-    (tmp_path / "1.csv").write_text(second)
-    with pytest.raises(DataError, match=message):
-        ingest(tmp_path)
-
-
-def test_text__one_column(tmp_path):
-    for cells in ('"a b" \n"c"\n', "A" * 200_000 + "\nB\n", "Main St, 3\nb\n"):
-        assert ingest_text(tmp_path, "x\n" + cells * 9, max_categories=2).n_rows == 18
-    assert ingest_text(tmp_path, ("A" * 200_000 + "\nB\n") * 9, no_header=True).n_rows == 18
-    with pytest.raises(DataError, match="line 1 is not split into columns: x,y"):
-        ingest_text(tmp_path, "x,y\n" + "A" * 200_000 + ",u\n1,2,3\n" * 9)
-    with pytest.raises(DataError, match=r"line 1 is not split .*: # by a; b") as refused:
-        ingest_text(tmp_path, "# by a; b\nx\n1.5\n2.5\n")
-    assert typed(refused, tmp_path).feature_names == ("x",)
-    with pytest.raises(DataError, match="line 1 is not split into columns: a;b;y") as refused:
-        ingest_text(tmp_path, NARROW.replace(",", ";"), delimiter=",")
-    assert refused.value.remedy == "Leave out delimiter, or pass delimiter=';'."
-
-
-def typed(refused, tmp_path):
-    """Return the dataset that the query of a remedy reads."""
-    query = re.search('sql="(.*)"', refused.value.remedy)[1]
-    return ingest(query.replace("FILE", str(tmp_path / "d.csv")))
-
-
-@pytest.mark.parametrize("place", [60, 110_000], ids=["first rows", "later"])
-@pytest.mark.parametrize("cell", ['"p', '"p"q'])
-def test_text__quotes_that_do_not_match_are_no_class(tmp_path, place, cell):
-    rows = ["1,2,u\n"] * place + [f"1,2,{cell}\n"] + ["1,2,v\n"] * 60
-    with pytest.raises(DataError, match=f"line {place + 2} has a cell in column 3 ") as refused:
-        ingest_text(tmp_path, "a,b,y\n" + "".join(rows), label="y")
-    if place == 60:
-        assert typed(refused, tmp_path).n_rows == 121
-    assert ingest_text(tmp_path, NARROW + '1,2,5" pipe\n1,2,"x ""y"""\n', label="y").n_rows == 62
-
-
-ENCODED = {
-    "cp1252": ("€", "iconv -f CP1252 -t UTF-8 FILE > NEW.csv"),
-    "latin-1": ("é", "encoding = 'latin-1'"),
-    "utf-16": ("€", "encoding = 'utf-16'"),
-    "utf-16-le": ("e", "encoding = 'utf-16'"),
-}
-
-
-@pytest.mark.parametrize(("encoding", "mark", "advice"), [(k, *v) for k, v in ENCODED.items()])
-def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
-    path, text = tmp_path / "d.csv", NARROW.replace("u", mark)
-    path.write_bytes(text.encode(encoding))
-    with pytest.raises(DataError, match=r"line \d is not UTF-8") as refused:
-        ingest(path, label="y")
-    assert advice in refused.value.remedy
-    if encoding != "cp1252":
-        assert typed(refused, tmp_path).n_rows == 60
-        return
-    command = advice.replace("FILE", str(path)).replace("NEW", str(tmp_path / "new"))
-    subprocess.run(command, shell=True, check=True)
-    assert labels_of(ingest(tmp_path / "new.csv", label="y"))[0] == "€"
-
-
-def test_text__advice_about_ends_of_lines_works(tmp_path):
-    lines = NARROW.splitlines()
-    text = "".join(line + ["\n", "\r\n"][row % 3 == 2] for row, line in enumerate(lines))
-    (tmp_path / "d.csv").write_bytes(text.encode())
-    with pytest.raises(DataError, match="line 3 ends in ") as refused:
-        ingest(tmp_path / "d.csv")
-    assert typed(refused, tmp_path).n_rows == 60
-
-
-def test_text__short_rows_are_read_as_advised(tmp_path):
-    with pytest.raises(DataError, match="line 62 has 2 cells") as refused:
-        ingest_text(tmp_path, NARROW + "7,8\n")
-    assert "pass missing='impute'" in refused.value.remedy
-    query = re.search('sql="(.*)"', refused.value.remedy)[1].replace("FILE", f"{tmp_path}/d.csv")
-    assert ingest(query, missing="impute").n_rows == 61
-    with pytest.raises(DataError, match="line 62 has only blanks"):
-        ingest_text(tmp_path, NARROW + "  \n")
-
-
-def test_text__byte_order_mark_before_a_quoted_name(tmp_path):
-    text = '\ufeff"a, b",y\n1,u\n2,v\n'
-    assert ingest_text(tmp_path, text.replace(", ", " ")).feature_names[0] == "a b"
-    with pytest.raises(DataError, match="several columns 'a'"):
-        ingest_text(tmp_path, "\ufeffa,a\n1,2\n")
-    with pytest.raises(DataError, match="byte order mark before a quote") as refused:
-        ingest_text(tmp_path, text)
-    command = re.search("sed .*FILE", refused.value.remedy)[0]
-    subprocess.run(command.replace("FILE", str(tmp_path / "d.csv")), shell=True, check=True)
-    assert ingest(tmp_path / "d.csv").feature_names[0] == "a, b"
-
-
-def test_text__more_files_than_may_be_open(tmp_path):
-    for part in range(300):
-        (tmp_path / f"{part:03}.csv").write_text(f"a,y\n{part},u\n{part / 2},v\n")
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 290, limit[1]))
-    try:
-        dataset = ingest(tmp_path, label="y")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert rows_of(dataset)[-2:, 0].tolist() == [299, 149.5]
-
-
-def rows_ending_with_blanks(tmp_path, n_columns, ends):
-    """Write rows of numbers and yes and no without a header; blanks end the rows in `ends`."""
-    path = tmp_path / "d.data"
-    rows = [
-        [*map(str, range(row, row + n_columns - 1)), ["no", "yes"][row % 2]] for row in range(60)
-    ]
-    path.write_text("".join(f"{' '.join(row)}{' ' * (j in ends)}\n" for j, row in enumerate(rows)))
-    return path
-
-
-@pytest.mark.parametrize("sql", [None, "FROM source WHERE true"])
-@pytest.mark.parametrize("n_columns", [3, 10])
-def test_text__blank_at_the_end_of_a_row_is_no_cell(tmp_path, n_columns, sql):
-    options = {"delimiter": " ", "no_header": True, "label": f"column{n_columns - 1}", "sql": sql}
-    contents = set()
-    for ends in [(), (7,), (0,), range(60), range(1, 60)]:
-        path = rows_ending_with_blanks(tmp_path, n_columns, ends)
-        dataset = ingest(path, **options)
-        assert (dataset.n_features, labels_of(dataset)[:2]) == (n_columns - 1, ["no", "yes"])
-        contents.add(dataset.content)
-    assert len(contents) == 1
-
-
-def test_text__short_row_is_an_error_that_names_the_line(tmp_path):
-    path = rows_ending_with_blanks(tmp_path, 3, [7])
-    path.write_text(path.read_text().replace("20 21 no\n", "20 no\n"))
-    for sql in (None, "FROM source WHERE true"):
-        with pytest.raises(DataError, match=r"Error on Line: 21 .*Found: 2"):
-            ingest(path, delimiter=" ", no_header=True, sql=sql)
 
 
 ROLES = "a,b,w,t,y\n1,2,0.5,3,u\n4,5,1.5,6,v\n"
@@ -684,28 +271,18 @@ def test_names__in_another_unicode_form_or_with_blanks_are_explained(tmp_path, c
         ingest_text(tmp_path, f"{apart},y\n1,u\n2,v\n", schema=schema)
     form = re.search(r"unicodedata\S+ \S+\)\)", refused.value.remedy)[0]
     assert eval(form, {"unicodedata": unicodedata, "text": apart}) == composed
-    for labels in ([composed, apart], ["a", "a "]):
-        ingest_arrays(np.eye(2), labels, MemoryStore())
-    assert caplog.text.count("is a class of its own: it differs from another in blanks") == 2
+    ingest_arrays(np.eye(2), [composed, apart], MemoryStore())
+    assert "is a class of its own" in caplog.text
 
 
 def test_index__that_pandas_wrote_is_no_feature(tmp_path):
-    table = people()[["size", "town", "y"]]
+    table = people()[["size", "y"]].rename(columns={"size": "column1"})
     table.to_csv(tmp_path / "d.csv")
     table.set_index(pd.Index(np.arange(N) + 7)).to_parquet(tmp_path / "d.parquet")
     for name in ("d.csv", "d.parquet"):
-        columns = ingest(tmp_path / name, label="y").schema.columns
-        assert [column.name for column in columns] == ["size", "town"]
-
-
-def test_index__numbered_columns_of_a_query_are_features(tmp_path):
-    text = "".join(f"{row},{row % 7},{'uv'[row % 2]}\n" for row in range(60))
-    (tmp_path / "d.csv").write_text(text)
-    query = f"FROM read_csv('{tmp_path / 'd.csv'}', header = false)"
-    dataset = ingest_file(query, MemoryStore(), label="column2")
-    assert dataset.feature_names == ("column0", "column1")
-    pd.DataFrame({"column1": [1, 2], "y": ["u", "v"]}).to_csv(tmp_path / "d.csv")
-    assert ingest_file(tmp_path / "d.csv", MemoryStore(), label="y").feature_names == ("column1",)
+        assert ingest(tmp_path / name, label="y").feature_names == ("column1",)
+    query = f"FROM read_csv('{tmp_path / 'd.csv'}', header = false, skip = 1)"
+    assert ingest(query, label="column2").feature_names == ("column0", "column1")
 
 
 def test_schema__without_a_header_needs_all_columns_before_the_features(tmp_path):
@@ -754,9 +331,7 @@ def test_lists__of_one_length_are_features(tmp_path):
     lists, of_one_length = pa.list_(pa.float64()), pa.list_(pa.float64(), 3)
     table = pa.table({"e": pa.array(X.tolist(), lists), "y": np.arange(N) % 2})
     parquet.write_table(table, tmp_path / "d.parquet")
-    with pytest.raises(
-        DataError, match=r"Column 'e' of .* has type DOUBLE\[\].*e::FLOAT\[LENGTH\]"
-    ):
+    with pytest.raises(DataError, match=r"'e' of .* has type DOUBLE\[\].*e::FLOAT\[LENGTH\]"):
         ingest(tmp_path / "d.parquet", label="y")
     sql = "SELECT * REPLACE (e::DOUBLE[3] AS e) FROM source"
     datasets = [
@@ -786,10 +361,6 @@ def test_directory__of_other_files_is_refused(tmp_path):
     (tmp_path / "b.txt").write_text("a\n1\n")
     with pytest.raises(DataError, match=r"files of several suffixes: \.parquet, \.txt"):
         ingest(tmp_path)
-
-
-def features(source, **options):
-    return np.concatenate([block.X for block in open_source(source, **options).blocks(5000)])
 
 
 def test_types__fractions_after_whole_numbers(tmp_path):
@@ -833,24 +404,11 @@ def test_query__types_of_a_file_are_those_of_the_fit(tmp_path):
     assert again[:, 0].tolist() == [10.0, 10.0]
 
 
-@pytest.mark.slow
 def test_dates__are_in_utc_on_every_machine(tmp_path):
     (tmp_path / "d.csv").write_text("t,x\n2026-01-01T10:00:00+02:00,1\n2026-01-02T08:00:00Z,2\n")
     assert features(tmp_path / "d.csv")[:, 0].tolist() == [20454 + 8 / 24, 20455 + 8 / 24]
-    zone = relation.connected().sql("SELECT current_setting('TimeZone')")
-    assert zone.fetchall() == [("UTC",)]
-
-
-@pytest.mark.parametrize("n", [30, 300], ids=["a category", "left out"])
-def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n):
-    rows = "".join(f"{row},{row % 10};{'uv'[row % 2]};{row % 3}\n" for row in range(10, n))
-    (tmp_path / "d.csv").write_text(f"a price;y;b\n{rows}")
-    features(tmp_path / "d.csv", label="y")
-    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "a price is read as text: it has '10,0', which may be a number or a date" in warned[0]
-    query = re.search('sql="(.*) FROM source"', warned[0])[1].replace(r"\"", '"')
-    dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=f"{query} FROM source")
-    np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
+    zone = open_source("SELECT current_setting('TimeZone') AS zone").schema.columns[0]
+    assert zone.categories == ("UTC",)
 
 
 @pytest.mark.parametrize("name", ["d.parquet", "d.csv.gz", "d.csv.zst", "d.feather"])
@@ -868,7 +426,6 @@ def test_damage__gives_an_error_and_no_dataset(tmp_path, name, damage):
 
 @pytest.fixture
 def model(tmp_path):
-    """Give a run on a number, a category and a label."""
     text = "a,c,y\n" + "".join(f"{row / 4},{'pq'[row % 2]},{'uv'[row % 2]}\n" for row in range(40))
     dataset = ingest_text(tmp_path, text, label="y")
     fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=3), InlineEngine())
@@ -951,64 +508,46 @@ def test_types__columns_of_float32_only_are_stored_as_float32():
     assert ingest(pd.DataFrame({**columns, "c": [1, 2, 3]})).X.dtype == np.float64
 
 
-def test_schema_of__array_with_a_column_without_values():
+def test_arrays__a_column_without_values_is_left_out():
     X = np.column_stack([np.arange(6.0), np.full(6, np.nan), np.arange(6.0) ** 2])
-    schema = schema_of(X, "impute")
-    assert [column.name for column in schema.columns] == ["x0", "x2"]
+    network = NRBFNClassifier(n_neighbors=2, missing="impute").fit(X, np.arange(6) % 2)
+    assert network.feature_names_.tolist() == ["x0", "x2"]
     # Its rows, and those of its columns that are used.
-    for rows in (X, X[:, [0, 2]], X.tolist()):
-        np.testing.assert_array_equal(stored_rows(rows, schema), X[:, [0, 2]])
+    for rows in (X[:, [0, 2]], X.tolist()):
+        np.testing.assert_array_equal(network.predict_proba(rows), network.predict_proba(X))
 
 
 REFUSED = {
     "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "several columns '1'"),
-    "array of objects": (
-        np.array([[1, "a"], [2, 5]], dtype=object),
-        "Column 'x1' of X has values of several types",
-    ),
+    "array of objects": (np.array([[1, "a"], [2, 5]], dtype=object), "'x1' of X has values of sev"),
     "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "X has no feature: a is left out"),
     "no column that is taken": (
         pd.DataFrame({"a": [f"n{row}" for row in range(120)]}),
-        "X has no feature: a is left out: 120 different texts in 120 rows look like",
+        "X has no feature: a is left out: 120 different texts in 120 rows",
     ),
 }
 
 
 @pytest.mark.parametrize(("X", "message"), REFUSED.values(), ids=REFUSED)
-def test_schema_of__what_is_refused(X, message):
+def test_frames__without_features_are_refused(X, message):
     with pytest.raises(DataError, match=message):
-        schema_of(X, "impute")
+        ingest_arrays(X, None, MemoryStore(), missing="impute")
 
 
-def test_schema_of__choices_are_logged(caplog):
-    key = np.arange(120)
-    X = pd.DataFrame({"name": [f"n{row}" for row in key], "key": key})
-    X["town"] = [f"t{row % 104}" for row in key]
-    X["size"] = np.where(key == 7, "big", np.where(key % 2, "1.5", "2.5"))
-    with caplog.at_level("INFO", logger="dask_nrbfn"):
-        schema = schema_of(X)
-    said = ("name is left out", "town has 104 categories", "but also 'big'")
-    assert all(words in caplog.text for words in said)
-    with pytest.raises(DataError, match="'key' of X has 'many' in row 0") as refused:
-        stored_rows(X.assign(key="many"), schema)
-    # Options of files do not apply.
-    assert refused.value.remedy == "Correct the cell, or leave out its row."
-
-
-@pytest.mark.parametrize("missing", ["drop", "impute"])
 @pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
-def test_wide__tables_are_read_like_narrow_ones(tmp_path, monkeypatch, name, missing):
-    table = people().assign(w=1.5, c7=["c7", "c8' c1"] * 18 + [None], id=np.arange(N))
-    table["size"] = table["size"].where(table["size"] < 1)
-    FORMS.get(name, as_csv)(table, tmp_path / name)
-    options = {"label": "y", "weights": "w", "id": "id", "missing": missing, "chunk_rows": 5}
-    contents = set()
-    for wide in (500, 1):
-        monkeypatch.setattr(relation, "_WIDE", wide)
+def test_wide__tables_are_read_like_narrow_ones(tmp_path, name):
+    narrow = people().assign(w=1.5, c7=["c7", "c8' c1"] * 18 + [None], id=np.arange(N))
+    narrow["size"] = narrow["size"].where(narrow["size"] < 1)
+    wide = narrow.join(pd.DataFrame({f"f{j}": np.arange(N) for j in range(550)}))
+    options = {"label": "y", "weights": "w", "id": "id", "missing": "impute", "chunk_rows": 5}
+    rows = []
+    for table in (narrow, wide):
+        FORMS.get(name, as_csv)(table, tmp_path / name)
         dataset = ingest(tmp_path / name, **options)
         again = ingest(tmp_path / name, schema=dataset.schema, chunk_rows=5)
-        contents |= {dataset.content, again.content}
-    assert len(contents) == 1
+        assert again.content == dataset.content
+        rows.append(rows_of(dataset))
+    np.testing.assert_array_equal(rows[1][:, : rows[0].shape[1]], rows[0])
 
 
 @pytest.mark.slow
@@ -1046,17 +585,3 @@ def test_memory__stays_below_a_bound_for_a_large_text(tmp_path):
     n_rows, peak = map(int, result.stdout.split())
     assert n_rows == 1_400_000
     assert peak < 600 << 20
-
-
-def test_numeric__marks_between_many_blanks_are_missing(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,b\n    1.5,0\n     NA,1\n       ,2\n    3.5,3\n")
-    X = features(tmp_path / "rows.csv", numeric="a", missing="impute")
-    np.testing.assert_array_equal(X[:, 0], [1.5, np.nan, np.nan, 3.5])
-
-
-@pytest.mark.parametrize("missing_values", [None, ["-999", "NA"]])
-def test_marks__between_blanks_are_missing(tmp_path, missing_values):
-    mark = " -999 " if missing_values else "  ?  "
-    (tmp_path / "rows.csv").write_text(f"a,b\n 1.5,0\n{mark},1\n NA,2\n  ,3\n3.5 ,4\n")
-    X = features(tmp_path / "rows.csv", missing="impute", missing_values=missing_values)
-    np.testing.assert_array_equal(X[:, 0], [1.5, np.nan, np.nan, np.nan, 3.5])

@@ -7,14 +7,10 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import fit_dataset
-from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn import Dataset, FitParams, InlineEngine, fit_dataset, ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import zarr_arrays
 from dask_nrbfn.storage.array import StoredRows
-from dask_nrbfn.storage.dataset import Dataset
 from tests.cli.program import refuse, succeed
 
 TEXT = np.dtypes.StringDType()
@@ -108,7 +104,7 @@ def test_predict__names_the_rows_of_the_group(group, tmp_path):
     fit_dataset(Dataset.open(tmp_path / "data"), run, FitParams(alpha=1e-6), InlineEngine())
     # Other programs write lists as attributes.
     zarr.open_group(place, mode="r+")["X"].attrs["_ARRAY_DIMENSIONS"] = ["row", "feature"]
-    succeed("predict", run, place, tmp_path / "out.csv", "--id", "key", "--workers", 0)
+    succeed("predict", run, place, tmp_path / "out.csv", "--id", "key")
     found = pd.read_csv(tmp_path / "out.csv")
     assert found.columns.tolist() == ["id", "prediction"]
     assert np.mean(found["prediction"] == NAMES) > 0.98

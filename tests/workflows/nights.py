@@ -2,8 +2,7 @@
 
 import json
 
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn import Model, Run
 from tests.tables import spirals
 from tests.workflows.script import run_here
 
@@ -34,8 +33,6 @@ NIGHT = "workflows/jobs/night.py"
 
 
 class Place:
-    """A directory of nights."""
-
     def __init__(self, directory, settings=SETTINGS):
         self.directory, self.incoming = directory, directory / "incoming"
         self.settings = directory / "night.toml"
@@ -45,25 +42,20 @@ class Place:
         self.incoming.mkdir(exist_ok=True)
 
     def write_sources(self):
-        """Write the rows of the first fit and those that judge."""
         for seed, (name, n_rows) in enumerate((("train.csv", 600), ("test.csv", 300))):
             write_csv(self.directory / name, *spirals(n_rows, seed=seed))
 
     def bring(self, name, X, y, names=NAMES):
-        """Let a CSV file come in."""
         write_csv(self.incoming / name, X, y, names)
 
     def night(self):
-        """Run a night; return its exit code and output."""
         return run_here(NIGHT, self.settings, cwd="/")
 
     def nights(self):
-        """Return the lines of the nights."""
         lines = (self.directory / "output/nights.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def waiting(self):
-        """Return the names that wait."""
         return sorted({path.name for path in self.incoming.iterdir()} - {"done", "rejected"})
 
     def moved_to(self, place):
@@ -76,20 +68,16 @@ class Place:
         return [path.read_text() for path in sorted(self.incoming.glob("rejected/*.reason"))]
 
     def published(self):
-        """Return every byte of the published model."""
         files = [path for path in self.model_location.rglob("*") if path.is_file()]
         return {path.relative_to(self.model_location): path.read_bytes() for path in files}
 
     def model(self):
-        """Load the published model."""
         return Model.load(self.model_location)
 
     def run(self):
-        """Open the run."""
         return Run.open(self.run_location)
 
     def versions(self):
-        """Return the records of the versions after the fit."""
         return self.run().versions
 
     def n_rows(self):

@@ -43,8 +43,6 @@ _PRELOADED += [f"dask_nrbfn.commands.{name}" for name in ("evaluate", "fit", "in
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
-
     language: str
     title: str | None
     text: str
@@ -52,18 +50,14 @@ class Block:
 
 
 def name_of(page):
-    """Return the path of a page below the repository."""
     return str(page.relative_to(ROOT))
 
 
 def blocks_of(page):
-    """Return the fenced blocks of a page."""
     return [Block(**found.groupdict()) for found in _BLOCK.finditer(page.read_text())]
 
 
 class Session:
-    """Runs blocks in one directory."""
-
     def __init__(self, directory):
         self.directory = directory
         self.printed = directory.with_name(f"{directory.name}.printed")

@@ -30,7 +30,6 @@ PRINTED = {
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """Location of 600 whole-numbered rows of three overlapping classes."""
     rng = np.random.default_rng(0)
     y = np.arange(600) % 3
     X = np.rint(40 + 25 * y[:, None] + 20 * rng.standard_normal((600, 5))).clip(0, 255)

