@@ -151,3 +151,24 @@ def test_update_cells__a_cell_loses_a_class_and_all_its_rows(tmp_path):
     np.testing.assert_allclose(emptied.scores(X[inside[:3]]), [shares] * 3, rtol=1e-9)
     update_run(run.location, write(MemoryStore(), *part(inside)), ENGINE)
     close(Model.load(run.location).scores(X), model.scores(X), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_update__the_range_of_targets_grows_with_added_rows(tmp_path):
+    X, Y, _ = table("numbers")
+    places, at = np.split(np.argsort(Y[:, 0])[::-1], [300, 350]), {}
+    for name, rows in zip(("first", "merged", "added"), places, strict=True):
+        at[name] = write(tmp_path / name, X[rows], Y[rows])
+    run = fit_dataset(at["first"], tmp_path / "run", replace(PARAMS, cells=None), ENGINE)
+    site = write_site(run, tmp_path / "site", at["first"], at["merged"])
+    held = places[0]
+    for change, rows in (
+        (lambda: None, None),
+        (lambda: update_run(run.location, at["added"], ENGINE), places[2]),
+        (lambda: merge_runs(run.location, site.location, ENGINE), places[1]),
+        (lambda: update_run(run.location, at["added"], ENGINE, forget=True), None),
+    ):
+        change()
+        held = held if rows is None else np.concatenate([held, rows])
+        expected = [Y[held].min(axis=0), Y[held].max(axis=0)]
+        np.testing.assert_array_equal(Model.load(run.location).target_range, expected)

@@ -163,3 +163,17 @@ def test_program__one_place_for_predictions(fitted, tmp_path):
         assert problem == "OUT and --to are both given, or neither of them."
     problem, _ = refuse("predict", run, place, "--to", "obs/predicted", "--scores")
     assert "--scores is given" in problem
+
+
+@pytest.mark.slow
+def test_obs__over_a_url(fitted, tmp_path):
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.put(str(fitted / "cells3.zarr"), "/named/cells.zarr", recursive=True)
+    try:
+        annotate(fitted, "types", "memory://named/cells.zarr")
+        fs.get("/named/cells.zarr", str(tmp_path / "cells.zarr"), recursive=True)
+    finally:
+        fs.rm("/named", recursive=True)
+    assert read_cells(tmp_path / "cells.zarr").obs["predicted"].notna().all()
