@@ -21,7 +21,14 @@ class Choices(UserDict[str, Any]):
         return getattr(import_module(self.data[name]), own)
 
 
-KERNELS = Choices("numeric.kernels", "gaussian", "laplace-l1", "laplacian", "matern32", "matern52")
+KERNELS = Choices(
+    "numeric.kernels",
+    "gaussian",
+    "laplace-l1",
+    "laplacian",
+    "matern32",
+    "matern52",
+)
 LOSSES = Choices("numeric.losses", "hinge", "logistic", "squared", "squared-hinge")
 PENALTIES = Choices("numeric.penalties", "clusters", "kernel", "weights", suffix="_PENALTY")
 BASES = Choices("stages.basis", "kmeans", "random", "sknn")
