@@ -28,7 +28,8 @@ ADDED = {
     ),
     ("penalty", "first-weights"): (
         "numeric/penalties.py",
-        "FIRST_WEIGHTS = Penalty(diagonal=lambda f, _: 1.0 / np.arange(1, len(f.basis) + 1))",
+        "FIRST_WEIGHTS_PENALTY = Penalty("
+        "diagonal=lambda terms: 1.0 / np.arange(1, len(terms.features().basis) + 1))",
     ),
     ("basis", "first-rows"): (
         "stages/basis.py",

@@ -58,7 +58,7 @@ def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
     partly = np.where(np.arange(200) % 3 == 0, y, -1)
     dataset = write_table(tmp_path / "data", X, partly, unlabelled=-1)
     run = embed(dataset, place=tmp_path / "run")
-    np.testing.assert_array_equal(run.read("model/sample/targets"), partly)
+    np.testing.assert_array_equal(run.read("model/sample/codes"), partly)
     expected = Model.load(embed(table()).location)
     np.testing.assert_allclose(Model.load(run.location).scores(X), expected.scores(X), atol=1e-9)
     write_report(run, tmp_path / "page.html")
