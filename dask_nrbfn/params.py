@@ -84,15 +84,22 @@ class Option:
         if self.type is bool:
             return "True or False"
         if self.type in (str, object):
-            allowed = ", ".join(self.choices) or str(self.metavar)
+            allowed = ", ".join(self.choices) or self._allowed_text
             allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
         else:
             allowed = "an integer" if self.type is int else "a number"
             no_most = self.most == math.inf
             allowed += f" {'of at least' if no_most else 'from'} {self.least}"
             allowed += "" if no_most else f" to {self.most}"
-            allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
+            allowed = f"{allowed}, or {' or '.join(self.words)}" if self.words else allowed
         return f"a few values, each {allowed}" if self.several and not self._has_names else allowed
+
+    @property
+    def _allowed_text(self) -> str:
+        """The allowed values of an option without choices."""
+        if self._has_names:
+            return "text with commas, or a sequence"
+        return "text" if self.type is str else str(self.metavar)
 
     @property
     def placeholder(self) -> str:
@@ -146,8 +153,10 @@ class Option:
         if not isinstance(value, _KINDS[self.type]) or isinstance(value, bool):
             return False
         if self.type is str:
+            if not self.choices:
+                return self.several or bool(value)
             begun = self.prefix is not None and value.startswith(self.prefix)
-            return not self.choices or value in self.choices or begun
+            return value in self.choices or begun
         return bool(self.least <= value <= self.most)
 
 

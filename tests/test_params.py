@@ -29,7 +29,7 @@ BAD = [
     (LIST, (0, -2), "p is -2. Give a few values, each a number of at least -1."),
     (LIST, None, "p is None. Give a few values, each a number of at least -1."),
     (FLAG, 1, "p is 1. Give True or False."),
-    (NAMES, ("a", 3), "p is 3. Give COLUMNS, or leave p out."),
+    (NAMES, ("a", 3), "p is 3. Give text with commas, or a sequence, or leave p out."),
 ]
 
 

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from inspect import cleandoc, signature
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.rows import canonical, dense, is_scipy_sparse, unmasked
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.params import Params
 from dask_nrbfn.sources.arrays import ArrayRows, ArraySource
 from dask_nrbfn.sources.dtypes import STRING, checked_mark, feature_dtype, label_dtype, sparse_dtype
 from dask_nrbfn.sources.formats import open_source
@@ -57,42 +58,7 @@ logger = logging.getLogger(__name__)
 _AS_USUAL = WriteOptions()
 
 
-P = ParamSpec("P")
-
-
-class _IngestFile(Protocol[P]):
-    """A function whose options are the parameters P, by name."""
-
-    def __call__(
-        self, source: Any, location: Location, *args: P.args, **kwargs: P.kwargs
-    ) -> Dataset: ...
-
-
-def _takes_options(
-    kind: Callable[P, IngestOptions],
-) -> Callable[[Callable[[Any, Location, IngestOptions], Dataset]], _IngestFile[P]]:
-    """Return a decorator: a function of `IngestOptions` takes them by name, and documents them."""
-
-    def decorate(function: Callable[[Any, Location, IngestOptions], Dataset]) -> _IngestFile[P]:
-        @wraps(function)
-        def by_name(source: Any, location: Location, **options: Any) -> Dataset:
-            return function(source, location, IngestOptions.of_named(options))
-
-        own, named = signature(function), signature(kind).parameters.values()
-        places = [each for name, each in own.parameters.items() if name != "options"]
-        entries = [
-            each.documentation(name, each.default) for name, each in IngestOptions.options().items()
-        ]
-        first, section, others = cleandoc(str(function.__doc__)).partition("\n\nRaises\n")
-        by_name.__doc__ = "\n".join([first, *entries]) + section + others
-        by_name.__signature__ = own.replace(parameters=[*places, *named])  # type: ignore[attr-defined]
-        return cast("_IngestFile[P]", by_name)
-
-    return decorate
-
-
-@_takes_options(IngestOptions)
-def ingest_file(source: Any, location: Location, options: IngestOptions) -> Dataset:
+def ingest_file(source: Any, location: Location, **options: Any) -> Dataset:
     """Write a dataset from a file, from all files of a directory, or from a Zarr group or array.
 
     A dataset without labels or targets can only be predicted.
@@ -120,17 +86,31 @@ def ingest_file(source: Any, location: Location, options: IngestOptions) -> Data
     AnnData (.h5ad or Zarr); and, with `variable`, Zarr, netCDF and other scenes that xarray opens,
     whose ids number the pixels in the order of their dimensions.
     """
-    check_apart(location, source, options.sql)
+    own = IngestOptions.of_named(options)
+    check_apart(location, source, own.sql)
     if isinstance(source, RemoteLocation):
         source = file_of(source)
-    if options.schema is not None and not isinstance(options.schema, Schema):
-        options = replace(options, schema=_stored_schema(options.schema))
-    opened = open_source(source, options)
-    written = ingest_source(opened, location, options, unlabelled=options.unlabelled)
-    if options.sparse == "auto" and written.is_sparse:
+    if own.schema is not None and not isinstance(own.schema, Schema):
+        own = replace(own, schema=_stored_schema(own.schema))
+    opened = open_source(source, own)
+    written = ingest_source(opened, location, own, unlabelled=own.unlabelled)
+    if own.sparse == "auto" and written.is_sparse:
         told = "ingest: stored as sparse rows, for which a fit learns no column weights. "
         logger.info("%s", Advice(told + "Pass `sparse`='no' to store dense rows."))
     return written
+
+
+def _document_options(function: Callable[..., Any], kind: type[Params]) -> None:
+    """Put the options of a function, which it takes by name, in its signature and docstring."""
+    entries = [each.documentation(name, each.default) for name, each in kind.options().items()]
+    first, section, others = cleandoc(str(function.__doc__)).partition("\n\nRaises\n")
+    function.__doc__ = "\n".join([first, *entries]) + section + others
+    own, named = signature(function), signature(kind).parameters.values()
+    places = [each for each in own.parameters.values() if each.name != "options"]
+    function.__signature__ = own.replace(parameters=[*places, *named])  # type: ignore[attr-defined]
+
+
+_document_options(ingest_file, IngestOptions)
 
 
 def _stored_schema(location: Location) -> Schema:

@@ -4,7 +4,7 @@ This module loads no numpy, so that the help of a command starts fast.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -21,15 +21,15 @@ Names = str | Sequence[str] | None
 """Names of columns, or marks: a text with commas, or a sequence."""
 
 
-def named_columns(given: Names) -> tuple[str, ...]:
+def named_columns(given: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the names of an option, each of them once; in text between commas or quotes."""
     if not isinstance(given, str):
-        return tuple(dict.fromkeys(given or ()))
+        return () if given is None else tuple(dict.fromkeys(given))
     # The csv module finds no cell in empty text.
     return tuple(dict.fromkeys(next(csv.reader([given], skipinitialspace=True)))) or ("",)
 
 
-def joined_names(names: Sequence[str]) -> str:
+def joined_names(names: Iterable[str]) -> str:
     """Return names as one text, from which `named_columns` returns them."""
     text = StringIO()
     csv.writer(text, lineterminator="").writerow(names)
@@ -52,14 +52,15 @@ class ReadOptions(Params):
     y: str | None = _name(
         "Labels: an array of the file or Zarr group; for .npy and sparse .npz, an .npy file or "
         "a directory of them; obs/NAME of AnnData.",
-        none="the array y of a file with arrays, else no labels",
+        none="the array y of an .npz file, else no labels",
     )
     label: str | None = _name("Label column of a table, or variable of a scene.", metavar="COLUMN")
     target: Names = word(
         None,
         "",
         'Numeric targets instead of labels: columns A,B of a table, with "" around a name that has '
-        "a comma; arrays as with `y`; obs/A,obs/B of AnnData; variables of a scene.",
+        "a comma; arrays as with `y`; obs/A,obs/B of AnnData; variables of a scene. In Python also "
+        "a sequence of names.",
         none="",
         metavar="NAME",
     )
@@ -71,7 +72,7 @@ class ReadOptions(Params):
         'Marker of a missing label, such as -1, or "" for an empty cell. For numeric targets, a '
         "marker such as nan that must be set for every target of a row. Unlabelled rows take part "
         "in the choice of basis, scale and width of a fit; update and evaluate leave them out.",
-        none="every row has a label; for rows that a model is used on, as in the training rows",
+        none="of ingest: every row has a label; of other commands: as in the training rows",
         metavar="VALUE",
     )
     sql: str | None = _name(
@@ -131,8 +132,9 @@ class ReadOptions(Params):
     )
     variable: Names = names(
         "Variable of a scene: Zarr, netCDF or another file that xarray opens. Its pixels are rows, "
-        "without those that lack a feature or, unless `unlabelled` is given, a label. NAME,NAME: "
-        "each variable is a feature, or has a feature for each coordinate of `feature_dim`.",
+        "without those that lack a feature, and without training rows that lack a label unless "
+        "these are marked. NAME,NAME: each variable is a feature, or has a feature for each "
+        "coordinate of `feature_dim`.",
         metavar="NAMES",
     )
     feature_dim: Names = names(
@@ -142,11 +144,12 @@ class ReadOptions(Params):
     )
 
     def __post_init__(self) -> None:
-        if self.target is not None and not isinstance(self.target, str):
-            object.__setattr__(self, "target", joined_names(self.target))
+        if isinstance(self.target, Iterable) and not isinstance(self.target, str):
+            object.__setattr__(self, "target", joined_names(self.target) or None)
         for name, option in self.options().items():
-            if option.several:
-                object.__setattr__(self, name, named_columns(getattr(self, name)) or None)
+            given = getattr(self, name)
+            if option.several and isinstance(given, Iterable):
+                object.__setattr__(self, name, named_columns(given) or None)
         super().__post_init__()
 
     @property
@@ -174,8 +177,8 @@ class WriteOptions(Params):
     sparse: str = word(
         "auto",
         "auto|yes|no",
-        "Rows in CSR; auto: of sparse matrices, and of categories above 256 MiB, with 256 features "
-        "or more, if that takes less than half as many bytes.",
+        "Store rows as sparse (CSR); auto: those of sparse matrices, and of categories above 256 "
+        "MiB, with 256 features or more, if that takes less than half as many bytes.",
     )
     chunk_rows: int | None = count(None, "Rows of a chunk.", none="16 MiB of rows")
     copy: bool = flag(

@@ -189,8 +189,9 @@ def _once(connection: Connection, rows: Any, query: str) -> tuple[Any, Sequence[
     steps = re.findall(r'"name": "(.*?)"', rows.explain(format="json"))
     if all(map(_ORDERLY.fullmatch, steps)) and "random" not in query.lower():
         return rows, rows.columns
-    ran(connection, lambda: rows.create("once"))
-    return rows.query("own", "FROM once"), rows.columns
+    # The database of the query may be a file that is only read.
+    ran(connection, lambda: rows.create("memory.once"))
+    return rows.query("own", "FROM memory.once"), rows.columns
 
 
 def _of_sqlite(connection: Connection, place: File, query: str) -> tuple[Any, Sequence[str]]:

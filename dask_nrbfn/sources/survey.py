@@ -14,7 +14,7 @@ import pyarrow as pa
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
-from dask_nrbfn.sources.options import ReadOptions, named_columns
+from dask_nrbfn.sources.options import ReadOptions, joined_names, named_columns
 from dask_nrbfn.sources.relation import Table, kind_of
 from dask_nrbfn.sources.text import literal
 
@@ -257,7 +257,8 @@ def _reason_against(
         if cells.texts is None:
             raise DataError(
                 f"Column {name!r} has more than {MOST_TEXTS} different values.",
-                f"Pass `drop`={name!r} to leave the column out, or write fewer categories.",
+                f"Pass `drop`={joined_names([name])!r} to leave the column out, or write fewer "
+                "categories.",
             )
         return None
     differ = cells.texts is None or len(cells.texts) > _IDS_DIFFER * cells.n_values
@@ -266,7 +267,8 @@ def _reason_against(
     many = f"more than {MOST_TEXTS}" if cells.texts is None else f"{len(cells.texts)}"
     return (
         f"{many} different texts in {cells.n_values} rows look like ids or free text. Pass "
-        f"`categorical`={name!r} to use them as a feature, `numeric` or `date` to convert them."
+        f"`categorical`={joined_names([name])!r} to use them as a feature, `numeric` or `date` to "
+        "convert them."
     )
 
 

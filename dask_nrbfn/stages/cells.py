@@ -150,10 +150,15 @@ def _fit_cells(
     map_parts(run, dataset, engine, stage=fits, task=_fit_cell, units=units, sizes=own, only=places)
 
 
+def _row_bytes(dataset: Dataset) -> int:
+    """Return the bytes of a row with its targets, weight and number."""
+    return dataset.n_features * dataset.dtype.itemsize + 8 * (dataset.n_targets + 3)
+
+
 def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     """Return the peak memory of the fit of a cell in bytes, without the process and the chunks."""
     p, q = dataset.n_features, dataset.n_targets
-    r, row_bytes = min(basis_of_cell(params), n_rows), p * dataset.dtype.itemsize + 8 * (q + 3)
+    r, row_bytes = min(basis_of_cell(params), n_rows), _row_bytes(dataset)
     own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(CELL_ALPHAS))
     # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
     return (
@@ -518,7 +523,7 @@ def _cells_cost(s: FitSizes) -> StageCost:
     # Cells that cannot be split are larger. Their memory is checked after their rows are counted.
     most, r = min(s.n, 2 * mean), min(basis_of_cell(params), mean)
     passes, systems = _work_of_cells(s, n_cells, r)
-    row_bytes = _row_bytes(s)
+    row_bytes = _row_bytes(s.dataset)
     networks_bytes = n_cells * 8 * (r * (s.p + s.q) + s.p + s.q)
     moments_bytes = n_cells * 4 * r**2
     routing_bytes = min(search_block_rows(s.layout.chunk_rows, s.width, params), s.n)
@@ -548,11 +553,6 @@ def _cells_cost(s: FitSizes) -> StageCost:
         ),
         n_tasks=n_cells,
     )
-
-
-def _row_bytes(s: FitSizes) -> int:
-    """Return the bytes of a row with its targets, weight and number."""
-    return s.p * s.dataset.dtype.itemsize + 8 * (s.q + 3)
 
 
 def _work_of_cells(s: FitSizes, n_cells: int, r: int) -> tuple[Counter[int], Counter[int]]:

@@ -75,7 +75,7 @@ _FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
 
 # Later rounds try the best penalty of the last round, and this many alphas on either side of the
 # best alpha; the finals more, because their basis may have another size.
-_ALPHAS_NEXT, _ALPHAS_OF_FINALS = 1, 2
+_ALPHAS_OF_ROUNDS, _ALPHAS_OF_FINALS = 1, 2
 
 
 def n_refinements(spec: Spec) -> int:
@@ -103,11 +103,6 @@ class Round(NamedTuple):
     n_rows: int
     n_basis: int
     n_folds: int
-
-    @property
-    def n_activations(self) -> int:
-        """Number of activations of all combinations."""
-        return self.n_tried * self.n_rows * self.n_basis
 
 
 def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
@@ -262,7 +257,7 @@ def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> 
     latest, size = [each for each in curve if each.n_basis == largest], 2 * sizes[-1]
     while latest and size <= most and job.left_s(size) > 0:
         tried = [
-            (each.combination, _left_next_to(spec.alphas, each.entry, _ALPHAS_NEXT))
+            (each.combination, _left_next_to(spec.alphas, each.entry, _ALPHAS_OF_ROUNDS))
             for each in close_to_best(latest, best_of(latest))
         ]
         latest, before = _judge(job, f"{_FINALS}size-{size}", [size], tried), best_of(curve)
@@ -307,7 +302,7 @@ class _Search:
 
     def _left(self, combination: Combination) -> Left:
         """Return the alphas and penalties to try: those next to the best so far, if any."""
-        if near := _left_next_to(self._alphas, self.judged.get(combination), _ALPHAS_NEXT):
+        if near := _left_next_to(self._alphas, self.judged.get(combination), _ALPHAS_OF_ROUNDS):
             return near
         descending = sorted(set(self._alphas), reverse=True)
         # The first of several rounds tries every second alpha.
@@ -326,9 +321,7 @@ class _Search:
         return [math.inf if figure is None else figure for figure in figures]
 
 
-def _left_next_to(
-    alphas: Sequence[float], judged: Mapping[str, Any] | None, n_next: int = ALPHAS_NEXT
-) -> Left:
+def _left_next_to(alphas: Sequence[float], judged: Mapping[str, Any] | None, n_next: int) -> Left:
     """Return the penalty of a network and alphas next to its alpha; empty without a solution."""
     if judged is None or judged["alpha"] is None:
         return {}
@@ -407,7 +400,7 @@ def _run_search(job: StageJob) -> SearchRecord:
         stopped=stopped,
         chosen=chosen,
         # The ridges that are left to try with the whole basis.
-        narrowed=_left_next_to(spec.alphas, left),
+        narrowed=_left_next_to(spec.alphas, left, ALPHAS_NEXT),
     )
 
 
@@ -443,7 +436,8 @@ def _finals(
     ]
     curve: list[Final] = []
     if spec.chooses_size:
-        curve = _learning_curve(job, best, _left_next_to(spec.alphas, search.judged[best]), size)
+        left = _left_next_to(spec.alphas, search.judged[best], ALPHAS_NEXT)
+        curve = _learning_curve(job, best, left, size)
         if not curve:
             return [], [], None, "singular systems"
         chosen = smallest_of(curve)
@@ -464,7 +458,7 @@ def _finals(
     for step in range(n_steps):
         if job.left_s(size) < 0:
             return curve, compared, winner, OVERTIME
-        left = _left_next_to(spec.alphas, winner.entry, _ALPHAS_NEXT)
+        left = _left_next_to(spec.alphas, winner.entry, _ALPHAS_OF_ROUNDS)
         factors = _factors_next_to(winner.combination.width_factor, widths)
         new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
         others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)
@@ -618,7 +612,8 @@ def _search_cost(s: FitSizes) -> StageCost:
     return StageCost(
         products=sum(_products_of(s, each) for each in rounds) + confidences + linear,
         systems=_systems_of(spec, rounds),
-        exponentials=clustering + sum(2 * each.n_activations for each in rounds),
+        exponentials=clustering
+        + sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),
         read_bytes=s.rows_bytes + round((len(rounds) - 1) * len(spec.scales) * sample_bytes),
         written_bytes=round(sample_bytes),
         held_bytes=s.held(

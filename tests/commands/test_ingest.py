@@ -169,9 +169,18 @@ def test_ingest_file__a_name_that_is_no_option_is_an_error(tmp_path):
 
 def test_ingest_options__names_with_commas_or_in_a_sequence():
     assert IngestOptions(target=["a", "b,c"]).target == 'a,"b,c"'
+    assert IngestOptions(target=[]).target is None
+    assert IngestOptions(columns=np.array(["a", "b"])).columns == ("a", "b")
     options = IngestOptions(columns='a, "b,c",a', drop=["d"], missing_values="", date=[])
     assert (options.columns, options.drop) == (("a", "b,c"), ("d",))
     assert (options.missing_values, options.date) == (("",), None)
+
+
+@pytest.mark.parametrize("name", ["columns", "target", "label", "sql"])
+def test_ingest_options__of_a_wrong_type_or_empty_are_refused(name):
+    for value in (5, *(("",) if name in ("label", "sql") else ())):
+        with pytest.raises(ParameterError, match=rf"`{name}`|{name} is"):
+            IngestOptions(**{name: value})
 
 
 def test_ingest__numbers_beside_labels():

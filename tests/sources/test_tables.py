@@ -154,6 +154,13 @@ def test_sql__of_a_file(tmp_path, name):
     assert remote.fingerprint == dataset.fingerprint
 
 
+def test_sql__a_database_that_is_only_read_sorts_and_groups(tmp_path):
+    as_duckdb(people(), tmp_path / "d.duckdb")
+    sizes = np.sort(people()["size"])
+    dataset = ingest(tmp_path / "d.duckdb", sql="SELECT size FROM people ORDER BY size LIMIT 9")
+    np.testing.assert_array_equal(rows_of(dataset)[:, 0], sizes[:9])
+
+
 def test_sql__text_of_booleans_stays_text_as_without_a_query(tmp_path):
     path, found = tmp_path / "d.csv", []
     path.write_text("n,paid,seen,how\n" + "1,No,True,no\n2,Yes,false,often\n" * 30)
