@@ -183,7 +183,7 @@ def confusion_tables(
 
 def target_tables(finished: FinishedRun) -> list[Table]:
     """Return R2 of training, held-out and evaluated rows, and the mean errors, of many targets."""
-    if finished.names is None or len(finished.names) == 1:
+    if finished.names is None or len(finished.names) == 1 or finished.run.embeds:
         return []
     columns: dict[str, Any] = {
         "target": finished.names,
@@ -369,7 +369,6 @@ def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
             continue
         figures = class_figures(finished.labels, record["confusion"])
         recalls = [of_class["recall"] for of_class in figures]
-        supports = [of_class["support"] for of_class in figures]
         if missed := _names_below("recall", finished.labels, recalls, _LOW_RECALL):
             remedy = '`class_weight`="balanced" raises their recall, and often the total error.'
             if not finished.run.begun.is_judged:
@@ -378,8 +377,8 @@ def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
                 f"Less than half of the {rows.lower()} of these classes are right: {missed}.",
                 remedy,
             )
-        small = _names_below("support", finished.labels, supports, _FEW_ROWS)
-        if small and counts_rows(record):
+        counts = finished.rows_of_classes(rows)
+        if small := _names_below("support", finished.labels, counts, _FEW_ROWS):
             yield Concern(
                 f"Classes with fewer than {_FEW_ROWS} {rows.lower()}: {small}.",
                 "The error rates of these classes are uncertain. Add rows of these classes.",

@@ -17,7 +17,10 @@ from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import CONFIDENCES
 from dask_nrbfn.stages.refine import read_held_out_confusion
+from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.storage.run import Run
+
+HELD_OUT_ROWS = "Held-out rows"
 
 
 def counts_rows(record: Mapping[str, Any]) -> bool:
@@ -92,7 +95,16 @@ class FinishedRun:
         if confusion is not None:
             held_out["confusion"] = confusion
         evaluated = {} if evaluation is None else evaluation.figures()
-        return {"Held-out rows": held_out, "Evaluated rows": evaluated}
+        return {HELD_OUT_ROWS: held_out, "Evaluated rows": evaluated}
+
+    def rows_of_classes(self, rows: str) -> list[float]:
+        """Return how many of some `judged_rows` each class has; empty if only weights are known."""
+        record = self.judged_rows[rows]
+        if counts_rows(record):
+            supports: list[float] = np.asarray(record["confusion"]).sum(axis=1).tolist()
+            return supports
+        draw = read_draw(self.run, self.run.latest_place) if rows == HELD_OUT_ROWS else None
+        return [] if draw is None else draw.totals[:, 0].sum(axis=0).tolist()
 
     @cached_property
     def confidences(self) -> Floats | None:

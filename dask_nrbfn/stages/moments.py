@@ -526,10 +526,10 @@ PACKED_LOCALITY = RunArray(
 )
 DRAWN_ROWS = RunArray("locality/rows", ("target",), "drawn rows", verified=False)
 DRAWN_NEIGHBORS = RunArray(
-    "locality/indices", ("target", "neighbor"), "neighbours of the drawn rows", verified=False
+    "locality/indices", ("row", "neighbor"), "neighbours of the drawn rows", verified=False
 )
 DRAWN_DISTANCES = RunArray(
-    "locality/distances", ("target", "neighbor"), "their distances", verified=False
+    "locality/distances", ("row", "neighbor"), "their distances", verified=False
 )
 
 

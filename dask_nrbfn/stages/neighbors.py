@@ -101,7 +101,9 @@ def search_rows_exactly(
     run_task(engine, _store_targets, run, dataset, stage, label=stage)
     units = [(stage, start, stop) for start, stop in run.layout.spans]
     map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
-    return run_task(engine, _merge_spans, run, stage, into or stage, label=stage)
+    distance_sum = run_task(engine, _merge_spans, run, stage, into or stage, label=stage)
+    run.drop(f"{stage}/values", f"{stage}/within")
+    return distance_sum
 
 
 def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
@@ -145,7 +147,7 @@ def _merge_spans(run: Run, stage: str, into: str) -> float:
         best = part if best is None else merge_neighbors([best, part], n_neighbors=k)
     assert best is not None
     for name, values in best._asdict().items():
-        write_array(run.group(into), name, values, "target", "neighbor")
+        write_array(run.group(into), name, values, "row", "neighbor")
     return float(best.distances.sum())
 
 
@@ -602,8 +604,11 @@ class RecallRecord(StageRecord):
 
 
 AUDITED = RunArray("recall/rows", ("target",), "drawn rows", verified=False)
+TRUE_INDICES = RunArray(
+    "recall/indices", ("row", "neighbor"), "true neighbours of the drawn rows", verified=False
+)
 TRUE_DISTANCES = RunArray(
-    "recall/distances", ("target", "neighbor"), "distances of their true neighbours", verified=False
+    "recall/distances", ("row", "neighbor"), "distances of their true neighbours", verified=False
 )
 
 
@@ -664,7 +669,7 @@ RECALL = Stage(
     name="recall",
     compute=_audit,
     record=RecallRecord,
-    arrays=(AUDITED, TRUE_DISTANCES),
+    arrays=(AUDITED, TRUE_INDICES, TRUE_DISTANCES),
     cost=_recall_cost,
     labelled_only=True,
     wanted=lambda spec: spec.by_confidence,

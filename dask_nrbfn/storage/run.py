@@ -434,13 +434,18 @@ class Run:
         groups.delete_members(self._writable, names)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
-        """Delete results of a stage, and the sums that contain them, so they are computed again."""
+        """Delete results of a stage, and the sums that contain them, so they are computed again.
+
+        The parts of a stage may have a group of their own, such as "cells/networks".
+        """
         if not parts:
             self.drop(stage)
         damaged = [each for each in self._stored_parts(stage) if not set(each).isdisjoint(parts)]
         self.drop(*(part_place(stage, each) for each in damaged))
-        if stage in self.stages:
-            self.record(stages={name: self.stages[name] for name in self.stages if name != stage})
+        recorded = stage.split("/", maxsplit=1)[0]
+        if recorded in self.stages:
+            others = {name: each for name, each in self.stages.items() if name != recorded}
+            self.record(stages=others)
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""

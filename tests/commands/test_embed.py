@@ -23,7 +23,7 @@ from dask_nrbfn.storage.group import open_group
 from tests.cli.program import json_of, refuse, succeed
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(basis_size=40, width_factor=0.3, components=3)
 ENGINE = InlineEngine()
@@ -63,6 +63,13 @@ def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
     np.testing.assert_allclose(Model.load(run.location).scores(X), expected.scores(X), atol=1e-9)
     write_report(run, tmp_path / "page.html")
     assert "The first two coordinates of 200 rows" in (tmp_path / "page.html").read_text()
+
+
+def test_embed__rows_with_several_numeric_targets_have_a_report(tmp_path):
+    X, Y = surfaces(90)
+    run = embed(write_table(MemoryStore(), X, target=Y))
+    write_report(run, tmp_path / "page.html")
+    assert "The first two coordinates of 90 rows" in (tmp_path / "page.html").read_text()
 
 
 def test_embed__the_basis_of_a_fit_with_labels():

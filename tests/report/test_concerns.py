@@ -1,10 +1,14 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from zarr.storage import MemoryStore
 
+from dask_nrbfn import FitParams, InlineEngine, fit_dataset
 from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.report.facts import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
+from tests.tables import spirals, write_table
 
 
 def problems(run, evaluation=None):
@@ -46,6 +50,15 @@ def test_concerns__no_better_than_guessing(tuned, altered):
     spelled, *_ = find_concerns(FinishedRun.of(run), lambda name: f"--{name.replace('_', '-')}")
     assert "--scale standard" in spelled.remedy
     assert "--class-weight balanced" in spelled.remedy
+
+
+def test_concerns__small_classes_of_weighted_rows_are_counted_in_rows():
+    X, y = spirals(120)
+    y[:7] = 9
+    dataset = write_table(MemoryStore(), X, y, weights=np.full(120, 3.5))
+    run = fit_dataset(dataset, MemoryStore(), FitParams(basis_size=40), InlineEngine())
+    (few,) = [each for each in problems(run) if "fewer than" in each]
+    assert few.endswith(": 9 (7).")
 
 
 def test_concerns__of_an_evaluation(fitted):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -176,6 +177,16 @@ def test_cells__a_given_alpha_is_the_alpha_of_every_cell():
     # All activations are nearly 1.
     with pytest.raises(IllConditionedError, match="singular at alpha=0"):
         fit_table(X, y, replace(PARAMS, cells=2, alpha=0.0, width_factor=1e6))
+
+
+def test_cells__a_part_that_is_lost_after_the_fit_is_computed_again(tmp_path):
+    X, y = overlapping(200, 0.2)
+    run = fit_table(X, y, PARAMS, place=tmp_path / "run")
+    before = Model.load(run.location).weights
+    rmtree(tmp_path / "run" / FITS / "parts" / "2")
+    run = fit_table(X, y, PARAMS, place=tmp_path / "run")
+    np.testing.assert_array_equal(Model.load(run.location).weights, before)
+    update_run(run.location, write(X[:30] + 0.1, y[:30]), ENGINE)
 
 
 def test_cells__unlabelled_rows_are_left_out():
