@@ -63,6 +63,13 @@ EQUIVALENT = {
         "linear functions need no basis"
     ),
     "stages/search.py: if job.left_s(size) < [0 -> 1]:": "a second more or less is left",
+    "stages/search.py: sizes = [size for size in sizes if size <= cheap or job.left_s(size) > "
+    "[0 -> 1]]": "a second more or less is left",
+    'stages/search.py: clustering = n_bases * _MOVES * n_rows * largest if "kmeans" in spec.bases '
+    "else [0 -> 1]": "one exponential more",
+    "numeric/calibration.py: start[0] = [1.0 / temperature -> (1.0 * temperature)]": (
+        "where a convex minimization starts"
+    ),
     "stages/search.py: if [job.left_s(size) < 0 -> (job.left_s(size) <= 0)]:": (
         "the time left is not exactly 0"
     ),

@@ -42,6 +42,16 @@ def naive(Phi, F, alpha):
     return np.linalg.solve(gram + alpha * np.trace(gram) * np.eye(len(gram)), Phi.T @ F).T
 
 
+def test_squared_residuals__are_those_of_the_rows():
+    Phi, F = draw()
+    system = RidgeSystem.of(
+        Moments.from_block(Phi, np.hstack([np.ones((40, 1)), F])), ClassTargets(3), normalized=True
+    )
+    W = naive(Phi, F, 1e-2)
+    expected = ((F - Phi @ W.T) ** 2).sum(axis=0)
+    np.testing.assert_allclose(system.squared_residuals(W), expected, rtol=1e-12)
+
+
 # 256 rows are put back at a time.
 @pytest.mark.parametrize(
     ("n_basis", "penalty"), [(1, "none"), (600, "none"), (600, "left out"), (300, "full")]

@@ -207,6 +207,14 @@ def test_open__array_missing(tmp_path, name):
         Dataset.open(tmp_path / "data")
 
 
+def test_codes__a_label_that_changed_after_ingest_is_damage(tmp_path):
+    X, y = table(20), np.arange(20) % 3
+    ingest_arrays(X, y, tmp_path / "data")
+    zarr.open_group(tmp_path / "data")["y"][7] = 99
+    with pytest.raises(DamagedDataError, match="label 99 of"):
+        Dataset.open(tmp_path / "data").codes()
+
+
 def test_blocks__long_text_labels():
     labels = np.array(["a label of sixteen", "another that is longer", "short"])[np.arange(40) % 3]
     dataset = ingest_arrays(np.arange(40.0)[:, None], labels, MemoryStore(), chunk_rows=7)
