@@ -45,14 +45,19 @@ from dask_nrbfn.stages.model import read_model
 from dask_nrbfn.stages.moments import (
     WIDTH,
     MomentsPass,
+    moments_arrays,
     read_sums,
     read_targets,
     rows_of_block,
     write_sums,
 )
-from dask_nrbfn.stages.validation import calibration_figures, read_draw, write_draw
+from dask_nrbfn.stages.validation import (
+    calibration_figures,
+    confusion_in,
+    read_draw,
+    write_draw,
+)
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
-from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.model import Model
@@ -493,11 +498,13 @@ def _scores_left_out(model: Model, rows: _NewRows, leverages: Floats) -> Floats:
 
 def _target_sums(model: Model, change: Change) -> Floats:
     """Return the weight of all rows of a change, and the sum of each of their targets, (1 + q,)."""
-    run, name = change.source, "target_products"
+    run = change.source
     if model.cells is None:
-        return run.read(f"{change.place}/{name}")[0]
-    of_cells = (run.read_part(change.place, cell, name)[0] for cell in range(model.n_cells))
-    return reduce(add, of_cells)
+        *_, target_products = moments_arrays(change.place)
+        sums: Floats = target_products.read(run)[0]
+        return sums
+    cells = range(model.n_cells)
+    return reduce(add, (run.read_part(change.place, cell, "target_products")[0] for cell in cells))
 
 
 def _residuals(
@@ -541,7 +548,7 @@ def _calibrate_again(
     temperature = judged_record(run.stages)["temperature"]
     figures = calibration_figures(draw, "squared", temperature=temperature)
     labels = LabelSums.from_block(draw.scores[:, None], draw.codes, draw.weights)
-    write_array(run.group(place), "confusion", labels.confusion[0], "class", "label")
+    confusion_in(place).write(run, labels.confusion[0])
     return {**labels.figures(0), **figures, "n_rows": round(draw.totals[:, 0].sum())}
 
 

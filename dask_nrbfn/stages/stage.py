@@ -94,7 +94,8 @@ class Stage(Generic[Record]):
     # Whether its memory grows with the basis; if not, what to change if it does not fit.
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = lambda params: "Ingest with a smaller `chunk_rows`"
-    # Whether updates of the run read its arrays, so that copies of the fit keep them.
+    # Whether every update of the run reads its arrays, so that copies of the fit keep them. Moments
+    # are read by the first update alone, because each version has its own.
     read_by_updates: bool = False
     # Whether its parts are kept until the end of the fit is verified: because later stages read the
     # parts, or so that a damaged chunk of a result for every row needs only one part again.
