@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.rows import Rows, is_csr, unmasked
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
@@ -53,9 +52,7 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
 class Scorer:
     """Scores rows with a model, one block of activations at a time."""
 
-    def __init__(
-        self, model: Model, *, block_rows: int | None = None, threads: int | None = None
-    ) -> None:
+    def __init__(self, model: Model, *, block_rows: int | None = None) -> None:
         self.model = model
         # The networks of cells are small, and stay on the host.
         self._placed = None if model.cells is not None else model.features.on_device()
@@ -63,7 +60,6 @@ class Scorer:
         if self._xp is not np:
             block_rows = gpu_block_rows(*model.basis.shape)
         self.block_rows = scoring_rows(model) if block_rows is None else block_rows
-        self._threads = blas_threads() if threads is None else threads
         self._buffer, self._scratch = np.empty((0, model.n_active)), Scratch(0, 0)
 
     def result(self, name: str, scores: Floats) -> NDArray[Any]:
@@ -86,7 +82,6 @@ class Scorer:
             X,
             buffer=self._buffer[:n_rows],
             scratch=self._scratch.of(X),
-            threads=self._threads,
             features=self._placed,
         )
 

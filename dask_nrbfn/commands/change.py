@@ -34,7 +34,6 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, Reduction, SumRecord, map_parts, reduce_parts, run_task
 from dask_nrbfn.scorer import Scorer
@@ -347,7 +346,7 @@ def _leverages(system: RidgeSystem, alpha: float, features: RadialFeatures, X: R
         return np.empty(0)
     factor, leverages, size = system.factored(alpha), [], block_rows(features.n_basis)
     for start in range(0, X.shape[0], size):
-        Phi = features.activations(X[start : start + size], threads=blas_threads())
+        Phi = features.activations(X[start : start + size])
         leverages.append(factor.leverages(to_host(Phi)))
     return np.concatenate(leverages)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.errors import ParameterError
@@ -24,6 +23,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, dense, is_csr
 from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.threads import task_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.cells import cells_basis
@@ -227,7 +227,7 @@ def measure_rates(context: FitContext, *, n_rows: int = _ROWS) -> Rates:
 
 
 # Several threads would wait for each other if the machine is busy.
-@threadpool_limits.wrap(limits=1)  # type: ignore[untyped-decorator]
+@task_threads(1)
 def _measure(location: Location, n_basis: int, n_neighbors: int, most_rows: int) -> Rates:
     """Return the rates of one thread of this process, on at most so many rows of a dataset."""
     dataset = Dataset.open(location)

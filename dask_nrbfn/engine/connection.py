@@ -16,7 +16,6 @@ from typing import Any
 import dask
 from dask.utils import parse_timedelta
 from distributed import CancelledError, Client, LocalCluster, rejoin, secede
-from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
 from dask_nrbfn.engine.options import EngineOptions, parse_memory
@@ -29,7 +28,7 @@ from dask_nrbfn.engine.threads import (
 )
 from dask_nrbfn.errors import ClusterError
 from dask_nrbfn.numeric.device import open_gpu
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import n_threads
 from dask_nrbfn.private import is_importing_script, kill_workers, memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
@@ -67,13 +66,11 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
         if client is None and options.run_here:
             if options.device == "gpu":
                 open_gpu()
-            # A limit holds for the libraries that are loaded before it: this call loads BLAS.
-            available = available_threads()
-            threads = options.threads or available
-            stack.enter_context(threadpool_limits(threads))
-            memory_bytes = _memory_bytes(options)
             yield InlineEngine(
-                bar=options.bar, threads=threads, memory_bytes=memory_bytes, device=options.device
+                bar=options.bar,
+                threads=options.threads or available_threads(),
+                memory_bytes=_memory_bytes(options),
+                device=options.device,
             )
             return
         if client is None:
@@ -126,7 +123,7 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
 def local_cluster(
     options: EngineOptions, *, host: str | None = None, port: int = 0
 ) -> Iterator[LocalCluster]:
-    """Yield a cluster on this machine; each worker has one dask thread and several BLAS threads.
+    """Yield a cluster on this machine; each worker runs one task at a time, with several threads.
 
     The scheduler listens at `host`, by default for this machine only. A block that fails or is
     interrupted kills the workers: they would finish their tasks first, for seconds.
@@ -266,11 +263,11 @@ def _read_scheduler_file(path: str) -> str:
         ) from error
 
 
-def _blas_threads_once_loaded() -> int:
-    """Return the BLAS threads of a worker; this loads what `PROCESS_BYTES` counts."""
+def _threads_once_loaded() -> int:
+    """Return the threads of a worker; this loads what `PROCESS_BYTES` counts."""
     import sklearn.neighbors  # noqa: F401
 
-    return blas_threads()
+    return n_threads()
 
 
 def _engine(client: Client, *, bar: bool) -> DaskEngine:
@@ -283,7 +280,7 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
-        threads = client.run(_blas_threads_once_loaded, on_error="return").values()
+        threads = client.run(_threads_once_loaded, on_error="return").values()
         # A scheduler that was started without a dashboard has no link to one.
         with suppress(KeyError):
             dashboard = client.dashboard_link
@@ -303,7 +300,7 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
     engine.memory_bytes, engine.worker_limit_bytes = min(map(_worker_memory, workers))
     timeout = dask.config.get("nrbfn.no-workers-timeout", "5 minutes")
     engine.no_workers_timeout_s = float(parse_timedelta(timeout))
-    message = "up to %d tasks at a time on %s, BLAS threads of each: %d"
+    message = "up to %d tasks at a time on %s, threads of each: %d"
     logger.info(message, engine.n_workers, engine.address, engine.threads)
     if dashboard:
         logger.info("dashboard: %s", dashboard)

@@ -138,7 +138,7 @@ class InlineEngine(Engine):
     def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
         while waiting:
             number, values = waiting.popleft()
-            yield number, measure(task, *values)
+            yield number, measure(task, *values, threads=self.threads)
 
 
 @dataclass

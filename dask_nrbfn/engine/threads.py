@@ -4,7 +4,7 @@ from typing import Any
 
 from dask.system import cpu_count
 
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import n_threads
 
 
 def available_threads() -> int:
@@ -14,7 +14,7 @@ def available_threads() -> int:
     limited to: joblib limits its workers in this way.
     """
     cores = cpu_count()
-    return min(cores, blas_threads(default=cores))
+    return min(cores, n_threads(default=cores))
 
 
 def threads_of_workers(n_workers: int) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.numeric.device import Device, compute_on
+from dask_nrbfn.numeric.threads import task_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.frames import as_frame, column_names
@@ -39,10 +40,11 @@ def result_of(
 
     def compute() -> NDArray[Any]:
         rows = block_rows(model.n_basis) if model.cells is None else None
-        scorer = Scorer(model, block_rows=rows, threads=threads)
+        scorer = Scorer(model, block_rows=rows)
         return scorer.result(result, scores_by(scorer))
 
-    return compute_on(device, compute)
+    with task_threads(threads):
+        return compute_on(device, compute)
 
 
 def predict_lazily(

@@ -53,7 +53,5 @@ def approximate_neighbors(
     found = others[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
-        found[incomplete] = exact_neighbors(
-            rows, incomplete, n_neighbors=n_neighbors, threads=threads
-        ).indices
+        found[incomplete] = exact_neighbors(rows, incomplete, n_neighbors=n_neighbors).indices
     return found

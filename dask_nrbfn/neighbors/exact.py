@@ -61,15 +61,13 @@ _MEASURED = 1 + 4 * float(np.finfo(np.float32).eps)
 _PRECISIONS: tuple[Precision, ...] = (np.float32, np.float64)
 
 
-def exact_neighbors(
-    rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
-) -> Neighbors:
+def exact_neighbors(rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int) -> Neighbors:
     """Return the k nearest other rows (b, k) of some of the rows, with their distances.
 
     k + 1 rows are searched, and the row itself is dropped by its number, because it need not come
     first among exact duplicates. Arrays should be centred: large norms make the search slower.
     """
-    indices, distances = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
+    indices, distances = nearest_rows(rows, rows[queries], count=n_neighbors + 1)
     others = other_rows(indices, queries)
     shape = (len(queries), n_neighbors)
     return Neighbors(indices[others].reshape(shape), distances[others].reshape(shape))
@@ -83,7 +81,7 @@ def other_rows(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[
 
 
 def nearest_rows(
-    rows: Rows, targets: Rows, *, count: int, within: Floats | None = None, threads: int = 1
+    rows: Rows, targets: Rows, *, count: int, within: Floats | None = None
 ) -> Neighbors:
     """Return the rows that are nearest to each target (b, count), for any number of threads.
 
@@ -113,7 +111,6 @@ def nearest_rows(
     strips = side_by_side(
         lambda start: _nearest_of_strip(rows, halves, sought[start : start + size], count),
         range(0, n_targets, size),
-        at_once=threads,
     )
     none = Neighbors(np.empty((0, count), np.int64), np.empty((0, count)))
     return Neighbors(*map(np.concatenate, zip(none, *strips, strict=True)))

@@ -25,9 +25,7 @@ class Neighbors(NamedTuple):
     distances: Floats
 
 
-def measure_neighbors(
-    rows: Rows, targets: Rows, indices: NDArray[np.int64], *, threads: int = 1
-) -> Neighbors:
+def measure_neighbors(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Neighbors:
     """Return the neighbours of targets with their Euclidean distances, sorted; inf for none, -1.
 
     Squared differences are summed in float64 for both searches, so near duplicates lose no digits.
@@ -43,7 +41,7 @@ def measure_neighbors(
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
     row_values = max(1, int(mean_stored_values(rows)))
-    over_strips(measure, (len(indices), indices.shape[1] * row_values), threads)
+    over_strips(measure, (len(indices), indices.shape[1] * row_values))
     return neighbors
 
 

@@ -55,9 +55,7 @@ class SquaredDistances(ABC):
     cancels: ClassVar[bool] = True
 
     @abstractmethod
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
         """Return ``f d^2`` of unscaled rows (b, r) in `out`; scratch (b, p + 2) is for rows."""
 
 
@@ -90,9 +88,7 @@ class EuclideanDistances(SquaredDistances):
     def norms(self, rows: Rows, units: Floats) -> Floats:
         """Return ``|x|^2`` (b, 1) of scaled rows times units (b, 1), which the centre needs."""
 
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
         """Return ``f d^2`` of unscaled rows in CSR, (b, r), in `out`."""
         rows = self.scaled(X)
         squared = np.empty((X.shape[0], len(self.offsets))) if out is None else out
@@ -103,7 +99,7 @@ class EuclideanDistances(SquaredDistances):
             squared[strip] = self.linear(part, ones)
             squared[strip] += self.factor * self.norms(part, ones)
 
-        over_strips(multiply, squared, threads)
+        over_strips(multiply, squared)
         return squared
 
 
@@ -211,23 +207,21 @@ class _DenseDistances(EuclideanDistances):
         about = norms - 2.0 * units * (rows @ self.centre)[:, None]
         return np.asarray(about + units**2 * (self.centre @ self.centre))
 
-    def squared(
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
         if not is_csr(X):
             if scratch is None:
                 scratch = array_module(X).empty((len(X), len(self.centre) + 2))
-            self._extend(X, out=scratch, threads=threads)
+            self._extend(X, out=scratch)
             return row_products(scratch, self.array, out=out)
         n_rows, p = X.shape
         fills = self.scaling is not None and self.scaling.fills
         if X.nnz <= _FILLED_ROWS * n_rows * p and not fills:
             # Computed before several threads need it.
             _ = self._about_origin
-            return super().squared(X, out=out, scratch=None, threads=threads)
+            return super().squared(X, out=out, scratch=None)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
         for strip in _filled_strips(n_rows, p):
-            self.squared(dense(X[strip]), out=squared[strip], scratch=None, threads=threads)
+            self.squared(dense(X[strip]), out=squared[strip], scratch=None)
         return squared
 
     @cached_property
@@ -236,7 +230,7 @@ class _DenseDistances(EuclideanDistances):
         slopes = self.array[:, :-2]
         return np.ascontiguousarray(slopes.T), self.offsets - slopes @ self.centre
 
-    def _extend(self, X: NDArray[Any], *, out: Floats, threads: int) -> None:
+    def _extend(self, X: NDArray[Any], *, out: Floats) -> None:
         """Write scaled and centred rows, 1 and ``|x|^2`` into `out` (b, p + 2)."""
 
         def extend(strip: slice) -> None:
@@ -249,7 +243,7 @@ class _DenseDistances(EuclideanDistances):
             out[strip, -2] = 1.0
             out[strip, -1] = squared_norms(centred)
 
-        over_strips(extend, out, threads)
+        over_strips(extend, out)
 
 
 def _filled_strips(n_rows: int, n_features: int) -> Iterator[slice]:
@@ -271,7 +265,7 @@ class CityBlockDistances(SquaredDistances):
     cancels: ClassVar[bool] = False
 
     def squared(  # noqa: D102
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
+        self, X: Rows, *, out: Floats | None, scratch: Floats | None
     ) -> Floats:
         squared = out
         if squared is None:
@@ -285,7 +279,7 @@ class CityBlockDistances(SquaredDistances):
             with np.errstate(over="ignore"):
                 sums_of(X[strip], squared[strip], self.factor)
 
-        over_strips(square, squared, threads)
+        over_strips(square, squared)
         return squared
 
     def shifted_logarithms(self, X: Rows) -> Floats:
@@ -511,16 +505,16 @@ class BasisDistances:
         rows = float_rows(basis)
         return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
 
-    def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None = None, threads: int | None = None) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         X = beside(X, self._basis)
-        squared = self._distances.squared(X, out=out, scratch=None, threads=threads)
+        squared = self._distances.squared(X, out=out, scratch=None)
 
         def clip(strip: slice) -> None:
             np.maximum(squared[strip], 0.0, out=squared[strip])
 
         if self._distances.cancels:
-            over_strips(clip, squared, threads)
+            over_strips(clip, squared)
         return squared
 
     def total(
@@ -530,7 +524,7 @@ class BasisDistances:
         weights: Floats | None = None,
         nearest: NDArray[np.intp] | None = None,
         buffer: Floats | None = None,
-        threads: int = 1,
+        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> float:
         """Return the sum of all distances of rows to basis rows, times the weights of the rows.
 
@@ -540,7 +534,7 @@ class BasisDistances:
         """
         X = beside(X, self._basis)
         weights = beside(weights, self._basis)
-        products = self._distances.squared(X, out=buffer, scratch=None, threads=threads)
+        products = self._distances.squared(X, out=buffer, scratch=None)
 
         def total_of(strip: slice) -> float:
             part = products[strip]
@@ -553,7 +547,7 @@ class BasisDistances:
                 return float(part.sum())
             return float(part.sum(axis=1) @ weights[strip])
 
-        return sum(over_strips(total_of, products, threads))
+        return sum(over_strips(total_of, products))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:

@@ -1,8 +1,8 @@
 """Products of blocks of rows, symmetric systems, and elementwise work on blocks in strips.
 
-Products use scipy's BLAS, which adds to a matrix in place. All products use the same BLAS: threads
-of numpy's own BLAS spin for a while after each product, and a loop that alternates between the two
-loses up to half of its speed (measured on two cores).
+Products use scipy's BLAS, which adds to a matrix in place. Large ones are computed in tiles by the
+threads of the task, each with one BLAS thread. Tiles depend on the shapes only, so results have the
+same bits with any number of threads.
 
 scipy's Python wrappers hold the interpreter lock, which stops the thread that reads the next block
 and, for minutes at large r, a worker's heartbeat. So the functions of `scipy.linalg.cython_blas`
@@ -10,11 +10,10 @@ and `cython_lapack` are called through ctypes, which releases the lock.
 """
 
 import ctypes
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from ctypes import byref, c_char, c_double, c_int, c_void_p
-from functools import cache
+from functools import partial
+from itertools import combinations, product
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
 from dask_nrbfn.numeric.device import array_module, beside, gpu_of, to_host
+from dask_nrbfn.numeric.threads import side_by_side
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -40,10 +40,18 @@ def _fortran_function(
 
 _dgemm = _fortran_function(cython_blas, "dgemm")
 _dsyrk = _fortran_function(cython_blas, "dsyrk")
+_dtrsm = _fortran_function(cython_blas, "dtrsm")
 _dpotrf = _fortran_function(cython_lapack, "dpotrf")
 _dpotrs = _fortran_function(cython_lapack, "dpotrs")
 _dtrtrs = _fortran_function(cython_lapack, "dtrtrs")
 _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
+
+# Rows and columns of a tile of a product. Smaller ones take longer to copy into the layout of BLAS,
+# and there are fewer of larger ones for many threads.
+_TILE = 256
+
+# Right-hand sides that a thread solves at a time.
+_SOLVED_ROWS = 64
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
@@ -68,13 +76,12 @@ def add_products(sums: Floats, A: Floats, B: Floats) -> None:
 
 def add_gram(sums: Floats, A: Floats) -> None:
     """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; both are C-contiguous."""
-    n_rows, r = A.shape
     if A.size == 0:
         return
     if (gpu := gpu_of(sums)) is not None:
         gpu.add_gram(sums, A)
     else:
-        _call(_dsyrk, b"L", b"N", r, n_rows, 1.0, A, r, 1.0, sums, r)
+        _add_gram(sums, A, 1.0)
 
 
 def frobenius_norm(matrix: Floats) -> float:
@@ -93,13 +100,26 @@ def frobenius_norm(matrix: Floats) -> float:
 def factor_in_place(matrix: Floats) -> bool:
     """Replace a symmetric C-contiguous matrix (r, r) by its Cholesky factor; False if it has none.
 
-    Takes ``r^3 / 3`` flops and no memory for another matrix.
+    Only the upper triangle is used. Takes ``r^3 / 3`` flops and no memory for another matrix.
     """
     if (gpu := gpu_of(matrix)) is not None:
         return gpu.factor(matrix)
-    size, failed = len(matrix), c_int(0)
-    _call(_dpotrf, b"L", size, matrix, size, failed)
-    return failed.value == 0
+    r = len(matrix)
+    for start in range(0, r, _TILE):
+        stop, failed = min(start + _TILE, r), c_int(0)
+        _call(_dpotrf, b"L", stop - start, _place(matrix, start, start), r, failed)
+        if failed.value:
+            return False
+        side_by_side(partial(_factor_tile, matrix, start), range(stop, r, _TILE))
+        _add_gram(matrix, matrix[start:stop], -1.0, first=stop)
+    return True
+
+
+def _factor_tile(matrix: Floats, row: int, column: int) -> None:
+    """Replace a tile to the right of a factored diagonal tile, which is in the same rows."""
+    r, diagonal, tile = len(matrix), _place(matrix, row, row), _place(matrix, row, column)
+    size = min(_TILE, r - column)
+    _call(_dtrsm, b"R", b"L", b"T", b"N", size, _TILE, 1.0, diagonal, r, tile, r)
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
@@ -112,8 +132,13 @@ def solve_in_place(factor: Floats, right: Floats) -> None:
         gpu.solve(factor, solved)
         right[...] = gpu.download(solved)
         return
-    n_right, r = right.shape
-    _call(_dpotrs, b"L", r, n_right, factor, r, right, r, c_int(0))
+    r = len(factor)
+
+    def solve(rows: slice) -> None:
+        own = right[rows]
+        _call(_dpotrs, b"L", r, len(own), factor, r, own, r, c_int(0))
+
+    side_by_side(solve, _parts(0, len(right), _SOLVED_ROWS))
 
 
 def inverse_products(factor: Floats, rows: Floats) -> Floats:
@@ -121,37 +146,78 @@ def inverse_products(factor: Floats, rows: Floats) -> Floats:
 
     ``b r^2`` flops, on a GPU twice as many; see `factor_in_place`.
     """
-    if gpu_of(factor) is None:
-        n_rows, r = rows.shape
-        _call(_dtrtrs, b"L", b"N", b"N", r, n_rows, factor, r, rows, r, c_int(0))
-        return np.asarray(np.einsum("br,br->b", rows, rows))
-    solved = rows.copy()
-    solve_in_place(factor, solved)
-    return np.asarray(np.einsum("br,br->b", rows, solved))
+    if gpu_of(factor) is not None:
+        solved = rows.copy()
+        solve_in_place(factor, solved)
+        return np.asarray(np.einsum("br,br->b", rows, solved))
+    r = len(factor)
+
+    def solve(part: slice) -> None:
+        own = rows[part]
+        _call(_dtrtrs, b"L", b"N", b"N", r, len(own), factor, r, own, r, c_int(0))
+
+    side_by_side(solve, _parts(0, len(rows), _SOLVED_ROWS))
+    return np.asarray(np.einsum("br,br->b", rows, rows))
 
 
 def times_symmetric(weights: Floats, matrix: Floats) -> Floats:
     """Return ``weights @ matrix`` (K, r) on the host; the symmetric matrix may be on a GPU."""
-    if gpu_of(matrix) is None:
-        return weights @ matrix
     return to_host(row_products(beside(weights, matrix), matrix))
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
     """Set Fortran's ``sums' = beta sums' + op(B') op(A')``; `first` and `second` name each op."""
     m, n = sums.shape
-    inner = B.shape[1] if first == b"T" else B.shape[0]
-    b_columns, a_columns = B.shape[1], A.shape[1]
-    if sums.size:
-        _call(_dgemm, first, second, n, m, inner, 1.0, B, b_columns, A, a_columns, beta, sums, n)
+    by_rows = first == b"T", second == b"N"
+    inner, b_columns, a_columns = B.shape[by_rows[0]], B.shape[1], A.shape[1]
+
+    def multiply(tile: tuple[slice, slice]) -> None:
+        rows, columns = tile
+        b = _place(B, columns.start, 0) if by_rows[0] else _place(B, 0, columns.start)
+        a = _place(A, rows.start, 0) if by_rows[1] else _place(A, 0, rows.start)
+        size, c = (_length(columns), _length(rows)), _place(sums, rows.start, columns.start)
+        _call(_dgemm, first, second, *size, inner, 1.0, b, b_columns, a, a_columns, beta, c, n)
+
+    side_by_side(multiply, list(product(_parts(0, m, _TILE), _parts(0, n, _TILE))))
 
 
-def _call(function: Callable[..., Any], *arguments: bytes | int | float | c_int | Floats) -> Any:
+def _add_gram(sums: Floats, A: Floats, factor: float, *, first: int = 0) -> None:
+    """Add the upper triangle of ``factor A' A`` to `sums` (r, r), from row and column `first`."""
+    n_rows, r = A.shape
+
+    def add(tile: tuple[slice, slice]) -> None:
+        rows, columns = tile
+        left, right = _place(A, 0, columns.start), _place(A, 0, rows.start)
+        size, c = (_length(columns), _length(rows)), _place(sums, rows.start, columns.start)
+        if rows == columns:
+            _call(_dsyrk, b"L", b"N", size[0], n_rows, factor, left, r, 1.0, c, r)
+        else:
+            _call(_dgemm, b"N", b"T", *size, n_rows, factor, left, r, right, r, 1.0, c, r)
+
+    parts = _parts(first, r, _TILE)
+    # Tiles of half the work come last, so that all threads end at about the same time.
+    side_by_side(add, [*combinations(parts, 2), *zip(parts, parts, strict=True)])
+
+
+def _parts(start: int, stop: int, most: int) -> list[slice]:
+    """Return the fewest parts of a range that have at most `most` elements, about equally many."""
+    size = -(-(stop - start) // max(1, -(-(stop - start) // most)))
+    return [slice(a, min(a + size, stop)) for a in range(start, stop, max(size, 1))]
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+Argument = bytes | int | float | c_int | c_void_p | Floats
+
+
+def _call(function: Callable[..., Any], *arguments: Argument) -> Any:
     """Return the result of a Fortran function, whose arguments are passed by address."""
     return function(*map(_address, arguments))
 
 
-def _address(argument: bytes | int | float | c_int | Floats) -> Any:
+def _address(argument: Argument) -> Any:
     match argument:
         case bytes():
             return byref(c_char(argument))
@@ -161,9 +227,16 @@ def _address(argument: bytes | int | float | c_int | Floats) -> Any:
             return byref(c_double(argument))
         case c_int():
             return byref(argument)
-    if argument.dtype != np.float64 or not argument.flags.c_contiguous:
-        raise TypeError(f"BLAS needs contiguous float64, not {argument.dtype} {argument.strides}.")
-    return c_void_p(argument.ctypes.data)
+        case c_void_p():
+            return argument
+    return _place(argument, 0, 0)
+
+
+def _place(matrix: Floats, row: int, column: int) -> c_void_p:
+    """Return the address of an element; a tile that begins there has the matrix's row length."""
+    if matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
+        raise TypeError(f"BLAS needs contiguous float64, not {matrix.dtype} {matrix.strides}.")
+    return c_void_p(matrix.ctypes.data + 8 * (row * matrix.shape[-1] + column))
 
 
 T = TypeVar("T")
@@ -177,34 +250,17 @@ _NORMED_ROWS = 512
 
 
 def over_strips(
-    step: Callable[[slice], T], array: Floats | tuple[int, int], threads: int
+    step: Callable[[slice], T],
+    array: Floats | tuple[int, int],
+    # Unused: some callers still pass it.
+    threads: int | None = None,
 ) -> list[T]:
     """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
     An array on a GPU is one strip. Other strips depend only on the number of columns, so results
-    have the same bits with any number of threads. If a step raises, its error is raised after all
-    running steps have ended. A step must not call `over_strips`.
+    have the same bits with any number of threads; see `side_by_side`.
     """
     n_rows, n_columns = array if isinstance(array, tuple) else array.shape
     size = max(1, _STRIP_ELEMENTS // n_columns if gpu_of(array) is None else n_rows)
     strips = [slice(a, min(a + size, n_rows)) for a in range(0, max(n_rows, 1), size)]
-    if threads == 1 or len(strips) == 1:
-        return [step(strip) for strip in strips]
-    futures = [_pool(threads).submit(step, strip) for strip in strips]
-    try:
-        return [future.result() for future in futures]
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads that all blocks share, because the start of a thread takes time."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="strips")
-
-
-# A forked process inherits the pools without their threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    return side_by_side(step, strips)

@@ -66,7 +66,7 @@ class RadialFeatures:
     subtracted first; ``|x|^2`` cancels and is left out. If the basis spans hundreds of widths,
     exponents are computed relative to a near basis row, see `Pivots`.
 
-    `threads` is the number of threads of elementwise steps. Results have the same bits with any.
+    Results have the same bits with any number of threads.
     """
 
     basis: Rows
@@ -144,7 +144,7 @@ class RadialFeatures:
         squared: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int = 1,
+        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> Floats:
         """Return the activations times row factors; normalized ones of a row sum to 1, (b, r).
 
@@ -155,7 +155,7 @@ class RadialFeatures:
         """
         X = beside(X, self.basis)
         factors = beside(factors, self.basis)
-        Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
+        Phi = self._exponents(X, squared=squared, out=out, scratch=scratch)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
@@ -165,7 +165,7 @@ class RadialFeatures:
             elif self.normalized:
                 part *= 1.0 / totals
 
-        over_strips(normalize, Phi, threads)
+        over_strips(normalize, Phi)
         return Phi
 
     def weighted_sums(
@@ -176,24 +176,22 @@ class RadialFeatures:
         squared: Floats | None = None,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int = 1,
+        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
         X = beside(X, self.basis)
         weights = beside(weights, self.basis)
-        exponents = self._exponents(
-            X, squared=squared, out=buffer, scratch=scratch, threads=threads
-        )
+        exponents = self._exponents(X, squared=squared, out=buffer, scratch=scratch)
 
         def exponentials(strip: slice) -> Floats:
             return self._exponentials_in_place(X, exponents[strip], strip.start)
 
-        totals = over_strips(exponentials, exponents, threads)
+        totals = over_strips(exponentials, exponents)
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
 
-    def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
+    def slopes(self, X: Rows, *, threads: int | None = None) -> Floats:
         """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
@@ -201,7 +199,7 @@ class RadialFeatures:
         """
         slope = self._kernel.slope
         assert slope is not None
-        t = distances_in_place(self._exponents(X, threads=threads))
+        t = distances_in_place(self._exponents(X))
         t = np.minimum(t, FARTHEST, out=t)
         met = t < _LEAST_DISTANCE
         t[met] = 1.0
@@ -216,11 +214,10 @@ class RadialFeatures:
         squared: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int,
     ) -> Floats:
         """Return ``-t^2 / 2``, float64 (b, r), exact wherever activations are not 0."""
         if squared is None:
-            exponents = self._distances.squared(X, out=out, scratch=scratch, threads=threads)
+            exponents = self._distances.squared(X, out=out, scratch=scratch)
         else:
             exponents = np.multiply(squared, self._distances.factor, out=out)
         pivots = self._pivots
@@ -233,7 +230,7 @@ class RadialFeatures:
         def refine(strip: slice) -> None:
             pivots.refine(X[strip], exponents[strip], spread)
 
-        over_strips(refine, exponents, threads)
+        over_strips(refine, exponents)
         return exponents
 
     @cached_property
@@ -265,7 +262,7 @@ class RadialFeatures:
         spread = pivots.spread(X)
         if spread is None:
             return self._shifted_about_the_mean(X, pivots.distances)
-        rough = self._distances.squared(X, out=None, scratch=None, threads=1)
+        rough = self._distances.squared(X, out=None, scratch=None)
         beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
         shifted = np.zeros_like(rough)
         if beyond.any():

@@ -1,7 +1,16 @@
-"""BLAS threads of this process, and steps that share them."""
+"""Threads that a task may use, and steps that share them.
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+Threads of BLAS wait for each other by spinning. If other processes are busy, a product by two of
+them takes up to ten times as long as by two Python threads with one BLAS thread each. So BLAS has
+one thread while a task runs, and the steps of the task run side by side in Python threads.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from threading import Lock
 from typing import Any, TypeVar
@@ -13,37 +22,80 @@ from dask_nrbfn.numeric.device import active_gpu
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# BLAS threads belong to the process. If two tasks limited them, the first to end would lift the
-# limit for both. One task already uses all cores.
-_ONE_TASK = Lock()
+# Set in the blocks of `task_threads`, where BLAS is limited.
+_given: ContextVar[int | None] = ContextVar("threads", default=None)
 
 
-def blas_threads(*, default: int = 1) -> int:
-    """Return the number of BLAS threads of this process, `default` if it is unknown."""
-    return max((pool["num_threads"] for pool in _blas().info()), default=default)
+def n_threads(*, default: int = 1) -> int:
+    """Return the number of threads that this thread may use.
+
+    That is the number given to `task_threads`, or else the number of BLAS threads of the process
+    from outside of tasks, `default` if it is unknown. A step of `side_by_side` has one thread.
+    """
+    given = _given.get()
+    return _LIMIT.outside(default) if given is None else given
+
+
+# The name in modules that are not changed yet.
+blas_threads = n_threads
+
+
+@contextmanager
+def task_threads(threads: int | None = None) -> Iterator[None]:
+    """Limit BLAS to one thread in the block, whose steps share `threads`; None: `n_threads`."""
+    before = _given.set(n_threads() if threads is None else threads)
+    _LIMIT.begin()
+    try:
+        yield
+    finally:
+        _LIMIT.end()
+        _given.reset(before)
 
 
 def side_by_side(
-    step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int
+    step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int | None = None
 ) -> list[Result]:
-    """Return `step` of every value, in order, each computed with one BLAS thread.
+    """Return `step` of every value, in order, computed by at most `at_once` threads of the task.
 
-    The results have the same bits for any `at_once`. Threads that share a small product wait for
-    each other by spinning, which takes many times as long as the product if other processes are
-    busy. If BLAS has one thread anyway, other tasks of the process run at the same time.
+    Each step has one BLAS thread, and one thread for its own steps if others run at the same time.
+    If a step raises, its error is raised after all running steps have ended.
     """
-    with _ONE_TASK:
-        own = blas_threads()
-        n_threads = min(own, at_once, len(values))
-        # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
-        limit = partial(_blas().limit, limits=1)
-        if n_threads > 1:
-            with limit(), ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
-                return list(pool.map(step, values))
-        if own > 1:
-            with limit():
-                return [step(value) for value in values]
-    return [step(value) for value in values]
+    available = _given.get()
+    if available is None:
+        with task_threads():
+            return side_by_side(step, values, at_once=at_once)
+    threads = min(available, len(values), available if at_once is None else at_once)
+    if threads <= 1:
+        return [step(value) for value in values]
+    waiting, results = deque(enumerate(values)), dict[int, Result]()
+
+    def work() -> None:
+        try:
+            while item := _next(waiting):
+                place, value = item
+                results[place] = step(value)
+        except BaseException:
+            waiting.clear()
+            raise
+
+    with task_threads(1):
+        others = [_pool(available).submit(work) for _ in range(threads - 1)]
+        try:
+            # On a busy machine the others may begin when nothing is left.
+            work()
+        finally:
+            begun = [other for other in others if not other.cancel()]
+            wait(begun)
+    for other in begun:
+        other.result()
+    return [results[place] for place in range(len(values))]
+
+
+def _next(waiting: deque[Value]) -> Value | None:
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 # Bytes of the steps that run at the same time as the first.
@@ -64,6 +116,60 @@ def concurrent_map(step_bytes: int) -> Callable[..., Iterable[Any]]:
 def concurrent_bytes(n_steps: int, step_bytes: int) -> int:
     """Return the largest number of bytes of the steps that run at the same time as the first."""
     return min(_CONCURRENT_BYTES, (n_steps - 1) * step_bytes)
+
+
+class _Limit:
+    """Limits BLAS to one thread while any block of the process needs it.
+
+    BLAS threads belong to the process: if each block set its own limit, the first to end would lift
+    the limit of all.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._n_blocks = Lock(), 0
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._n_blocks:
+                self._found = self._numbers()
+                self._lift = _blas().limit(limits=1).restore_original_limits
+            self._n_blocks += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._n_blocks -= 1
+            if not self._n_blocks:
+                self._lift()
+
+    def outside(self, default: int) -> int:
+        """Return the number of BLAS threads without the limit."""
+        with self._lock:
+            return max(self._found if self._n_blocks else self._numbers(), default=default)
+
+    def begin_thread(self) -> None:
+        """Limit a new thread, because BLAS on OpenMP has a number of threads for each thread."""
+        _given.set(1)
+        with self._lock:
+            # The last block may have ended before the thread began.
+            if self._n_blocks:
+                _blas().limit(limits=1)
+
+    def _numbers(self) -> list[int]:
+        return [pool.num_threads for pool in _blas().lib_controllers]
+
+
+_LIMIT = _Limit()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Return the other threads of tasks with so many; the start of a thread takes time."""
+    return ThreadPoolExecutor(threads - 1, "steps", initializer=_LIMIT.begin_thread)
+
+
+# A forked process inherits the pools without their threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @cache

@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, is_csr, mean_stored_values
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import n_threads
 from dask_nrbfn.params import GIVEN_PREFIX, N_DRAWN, FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.sources.source import Block, recut
@@ -405,7 +405,7 @@ def _centres(X: Rows, scaling: Scaling, size: int, seed: int) -> Chosen:
 
     means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
     # Sums over several threads differ in their last bits, which can end the iterations earlier.
-    with ThreadpoolController().select(user_api="openmp").limit(limits=blas_threads()):
+    with ThreadpoolController().select(user_api="openmp").limit(limits=n_threads()):
         centres = means.fit(scaling.apply(X)).cluster_centers_
     return Chosen.of_points(scaling.restore(np.asarray(centres, dtype=np.float64)))
 
@@ -481,13 +481,13 @@ def _rows_above(run: Run, threshold: float) -> Iterator[RowPool]:
 def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> list[Chosen]:
     """Return bases by the confidence of the sampled rows among themselves."""
     rows = rows.first(bases.MOST_SCORED)
-    scaled, n_rows, threads = rows.scaling.apply(rows.X), rows.X.shape[0], blas_threads()
+    scaled, n_rows = rows.scaling.apply(rows.X), rows.X.shape[0]
     if not is_csr(scaled):
         scaled = scaled - scaled.mean(axis=0)
         # Single precision, unless the numbers are too large for it.
         scaled = scaled.astype(np.result_type("f4", np.min_scalar_type(np.abs(scaled).max())))
     k, threshold = min(rows.params.k, n_rows - 1), rows.params.threshold
-    found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k, threads=threads)
+    found = exact_neighbors(scaled, np.arange(n_rows), n_neighbors=k)
     own = rows.codes[found.indices] == rows.codes[:, None]
     confidence = soft_confidence(found.distances, own, width=float(found.distances.mean()))
     even = even_below(confidence, threshold=threshold)

@@ -35,7 +35,6 @@ from dask_nrbfn.numeric.ridge_path import directions_among
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, RowPass, SumRecord, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import check_neighbors
@@ -157,17 +156,14 @@ class _WidthPass:
             basis, own, l1=kernel_named(run.spec.params.kernel).l1
         )
         self._buffer = xp.empty((min(self.reading.block_rows, stop - start), n_basis))
-        self._threads = blas_threads()
         self._totals: list[float] = []
         self._clusters = np.zeros(n_basis if _has_shares(run) else 0)
 
     def add(self, block: FoldedBlock) -> None:
-        buffer, threads = self._buffer[: block.n_rows], self._threads
+        buffer = self._buffer[: block.n_rows]
         nearest = np.empty(block.n_rows, dtype=np.intp) if len(self._clusters) else None
         self._totals.append(
-            self._distances.total(
-                block.X, weights=block.weights, nearest=nearest, buffer=buffer, threads=threads
-            )
+            self._distances.total(block.X, weights=block.weights, nearest=nearest, buffer=buffer)
         )
         if nearest is not None:
             self._clusters += np.bincount(nearest, block.weights, minlength=len(self._clusters))
@@ -386,7 +382,7 @@ class MomentsPass:
     ) -> None:
         n_basis, xp = features.n_basis, features.xp
         self.reading = reading
-        self._features, self._threads = features, blas_threads()
+        self._features = features
         shape, p = (min(reading.block_rows, n_rows), n_basis), features.basis.shape[1]
         check_sums_fit(features.basis, reading.n_folds, 8 * shape[0] * (n_basis + 4 * p))
         self._buffer = xp.empty(shape)
@@ -403,7 +399,6 @@ class MomentsPass:
             factors=factors,
             out=self._buffer[:n],
             scratch=self._scratch.of(block.X),
-            threads=self._threads,
         )
         T = self._targets.bordered(block.targets, factors)
         for of_fold, rows in zip(self._of_folds, block.slices, strict=True):
@@ -592,7 +587,7 @@ class _LocalityPass(RowPass):
             rows = slice(start, start + size)
             used, own = np.unique(places[rows], return_inverse=True)
             own = own.reshape(-1, places.shape[1])
-            Phi = features.activations(X[used], threads=blas_threads())
+            Phi = features.activations(X[used])
             self._sums.add(Phi, own[:, 0], own[:, 1:], shares[rows])
 
     def sums(self) -> Sums:

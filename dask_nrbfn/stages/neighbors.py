@@ -20,7 +20,6 @@ from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, RowPool, choose_candid
 from dask_nrbfn.numeric.device import active_gpu
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows, canonical, gathered, is_csr
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages import bases
@@ -113,7 +112,7 @@ def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     k, within = run.spec.params.k, np.full(values.shape[0], np.inf)
     some = values[:: max(1, -(-values.shape[0] // LIMITING_ROWS))]
     if some.shape[0] > k:
-        within = nearest_rows(some, values, count=k + 1, threads=blas_threads()).distances[:, -1]
+        within = nearest_rows(some, values, count=k + 1).distances[:, -1]
     write_array(run.group(stage), "within", within, "target")
 
 
@@ -130,8 +129,8 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
         size *= _GPU_BLOCKS
     for X, *_ in dataset.blocks(start, stop, size):
         rows = searched(X)
-        count, threads = min(k + 1, rows.shape[0]), blas_threads()
-        found = nearest_rows(rows, targets, count=count, within=within, threads=threads)
+        count = min(k + 1, rows.shape[0])
+        found = nearest_rows(rows, targets, count=count, within=within)
         others = (found.indices != MISSING) & (found.indices + start != numbers[:, None])
         indices = np.where(others, found.indices + start, MISSING)
         best = merge_neighbors([best, Neighbors(indices, found.distances)], n_neighbors=k)
@@ -284,7 +283,7 @@ def _held(dataset: Dataset, params: FitParams, method: str, threads: int) -> int
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     rows, k = _all_rows(run, dataset), run.spec.params.k
-    found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k, threads=blas_threads())
+    found = exact_neighbors(rows, np.arange(start, stop), n_neighbors=k)
     return PartResult({"distance_sum": _store_neighbors(run, start, found)})
 
 
@@ -444,8 +443,8 @@ def _search_rows(rows: Rows, run: Run) -> Neighbors:
     if search.method == "approximate" and n_rows >= _MIN_APPROXIMATE_ROWS:
         seed = run.spec.params.random_state
         indices = approximate_neighbors(rows, n_neighbors=k, seed=seed, threads=search.threads)
-        return measure_neighbors(rows, rows, indices, threads=blas_threads())
-    return exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
+        return measure_neighbors(rows, rows, indices)
+    return exact_neighbors(rows, np.arange(n_rows), n_neighbors=k)
 
 
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

@@ -28,7 +28,6 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import Scratch
-from dask_nrbfn.numeric.threads import blas_threads
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import (
@@ -81,7 +80,6 @@ class _LossPass:
         of_all = descent.read_next(run, number, None)
         weights = np.stack([*(each.weights[0] for each in of_folds), of_all])
         self._loss, self._shape = loss_named(descent.loss), weights.shape[:2]
-        self._threads = blas_threads()
         self._buffer = np.empty((min(n_rows, stop - start), n_basis))
         self._scratch = Scratch(len(self._buffer), self._features.basis.shape[1])
         # Held-out rows are normalized by the weights of the squared loss.
@@ -96,7 +94,6 @@ class _LossPass:
             block.X,
             out=self._buffer[: block.n_rows],
             scratch=self._scratch.of(block.X),
-            threads=self._threads,
         )
         products = row_products(Phi, self._rows)
         n_weights = self._shape[0] * self._shape[1]

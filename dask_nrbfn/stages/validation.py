@@ -39,7 +39,7 @@ from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.small_fit import best_place
-from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
+from dask_nrbfn.numeric.threads import concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
     PartResult,
@@ -267,7 +267,7 @@ class HeldOutPass:
         weights_of: WeightsOf,
         target_range: Floats | None = None,
     ) -> None:
-        self._features, self._threads = read_features(run).on_device(), blas_threads()
+        self._features = read_features(run).on_device()
         held_out: list[int | None] = [*range(run.spec.n_held_out)] or [None]
         basis = self._features.basis
         self.reading = folded_reading(run, judged, rows_of_block(basis), codes_in_model)
@@ -308,7 +308,6 @@ class HeldOutPass:
                 weights,
                 intercepts,
                 buffer=self._buffer[: X.shape[0]],
-                threads=self._threads,
             )
             # Predictions are clipped too.
             yield rows, scores if self._range is None else np.clip(scores, *self._range)

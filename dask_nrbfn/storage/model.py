@@ -150,7 +150,6 @@ class Model:
         *,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int = 1,
         features: RadialFeatures | None = None,
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
@@ -164,9 +163,8 @@ class Model:
         buffer, scratch : float64 (b, n_active), (b, p + 2), optional
             Memory for the activations and the centred rows. With cells, the length of `buffer`
             limits the number of rows that are scored together.
-        threads, features : int, RadialFeatures, optional
-            Threads of the elementwise steps; `self.features` on another device, where `buffer` and
-            `scratch` are too. Without cells.
+        features : RadialFeatures, optional
+            `self.features` on another device, where `buffer` and `scratch` are too. Without cells.
 
         Returns
         -------
@@ -181,19 +179,15 @@ class Model:
         if self.cells is None:
             if features is None:
                 features = self.features
-            sums = features.weighted_sums(
-                X, self.weights, buffer=buffer, scratch=scratch, threads=threads
-            )
+            sums = features.weighted_sums(X, self.weights, buffer=buffer, scratch=scratch)
             scores: Floats = to_host(sums)
         else:
-            scores = self._scores_of_cells(self.cells, X, buffer=buffer, threads=threads)
+            scores = self._scores_of_cells(self.cells, X, buffer=buffer)
         if self.intercept is not None:
             scores += self.intercept
         return scores
 
-    def _scores_of_cells(
-        self, cells: CellNetworks, X: Rows, *, buffer: Floats | None, threads: int
-    ) -> Floats:
+    def _scores_of_cells(self, cells: CellNetworks, X: Rows, *, buffer: Floats | None) -> Floats:
         """Return the scores of rows, each by the network of its cell."""
         scaled = np.asarray(self.scaling.apply(X))
         scores = np.empty((len(scaled), self.n_targets))
@@ -205,9 +199,8 @@ class Model:
                 size = len(rows) * (basis.stop - basis.start)
                 space = buffer.reshape(-1)[:size].reshape(len(rows), -1)
             weights = np.ascontiguousarray(self.weights[:, basis])
-            scores[rows] = self.features_of_cell(cell).weighted_sums(
-                scaled[rows], weights, buffer=space, threads=threads
-            )
+            features = self.features_of_cell(cell)
+            scores[rows] = features.weighted_sums(scaled[rows], weights, buffer=space)
             scores[rows] += cells.intercepts[cell]
         return scores
 

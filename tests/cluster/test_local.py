@@ -7,7 +7,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import n_threads
 from tests.cluster.manifests import CLUSTER
 
 # OpenBLAS starts no more threads than it has cores.
@@ -29,7 +29,7 @@ def test_local__workers_have_the_shape_asked_for_until_sigterm(tmp_path):
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [1, 1]
         assert [worker["memory_limit"] for worker in workers] == [400 * 2**20] * 2
-        assert list(client.run(blas_threads).values()) == [THREADS] * 2
+        assert list(client.run(n_threads).values()) == [THREADS] * 2
     with connect(EngineOptions(scheduler_file=path)) as engine:
         assert (engine.n_workers, engine.threads) == (2, THREADS)
     process.send_signal(signal.SIGTERM)

@@ -66,7 +66,7 @@ def test_slurm__goes_on_when_its_time_is_over(slurm, work):
     job.wait_until(lambda: job.field("JobState") == "COMPLETED")
     log = job.log.read_text()
     assert "parts found" in log
-    assert re.search(r"up to [12] tasks at a time on tls://.*, BLAS threads of each: 1", log)
+    assert re.search(r"up to [12] tasks at a time on tls://.*, threads of each: 1", log)
     # 4 GiB of a node, without the 2 GiB of scheduler and job, in both starts.
     assert len(re.findall(r"Memory: +2\.00 GiB", log)) in (2, 4)
     assert Model.load(work / "run.zarr" / "model").n_features == 8

@@ -121,7 +121,7 @@ def test_run__foreign_error_arrives_and_the_engine_goes_on(engine):
 
 def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
     module = sys.modules["dask_nrbfn.engine.connection"]
-    monkeypatch.setattr(module, "_blas_threads_once_loaded", work.refuse_import)
+    monkeypatch.setattr(module, "_threads_once_loaded", work.refuse_import)
     with (
         pytest.raises(ModuleNotFoundError, match="dask_nrbfn"),
         connect(client=two_workers.client),

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, connect
 from dask_nrbfn.engine.threads import worker_environment
+from dask_nrbfn.numeric.threads import n_threads
 from tests.engine.processes import PATIENCE_S, wait_until
 
 
@@ -95,6 +96,12 @@ def environment():
         "blas": [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"],
         "numba": numba.config.NUMBA_NUM_THREADS,
     }
+
+
+def task_threads():
+    """Return the threads of this task, and those of BLAS while it runs."""
+    blas = {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+    return n_threads(), blas
 
 
 def mark_and_sleep(directory, number, seconds):

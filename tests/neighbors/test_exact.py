@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.neighbors import exact
 from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_rows
 from dask_nrbfn.neighbors.lists import MISSING
+from dask_nrbfn.numeric.threads import task_threads
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 
 
@@ -55,7 +55,7 @@ def test_exact_neighbors__equal_distances_with_any_number_of_threads():
     rows = np.random.default_rng(0).integers(4, size=(1500, 6)).astype(float)
     found = []
     for threads in (1, 2, 3):
-        with threadpool_limits(threads):
+        with task_threads(threads):
             found.append(exact_neighbors(rows, np.arange(1500), n_neighbors=5).indices)
     np.testing.assert_array_equal(found[1:], found[:1] * 2)
 
@@ -89,7 +89,8 @@ def test_nearest_rows__any_blocks(n_rows, count, seed, data):
             patch.setattr(exact, name, data.draw(st.integers(1, most), label=name))
         patch.setattr(exact, "_ROOM", data.draw(st.integers(2, 4)))
         within = np.full(90, data.draw(st.sampled_from([np.inf, 2.0, 1.0, 0.0]), label="within"))
-        found = nearest_rows(rows, targets, count=count, within=within, threads=2)
+        with task_threads(2):
+            found = nearest_rows(rows, targets, count=count, within=within)
     differences = np.linalg.norm(targets[:, None] - rows, axis=2)
     expected = np.argsort(differences, axis=1, kind="stable")[:, :count]
     distances = np.take_along_axis(differences, expected, axis=1)
@@ -154,7 +155,7 @@ def test_nearest_rows__one_row_far_away_does_not_matter():
 def test_exact_neighbors__clusters_far_apart(distance, form):
     rows = np.vstack([blobs(150, 3, n_blobs=1), distance + blobs(150, 3, n_blobs=1, seed=1)])
     rows -= rows.mean(axis=0)
-    with threadpool_limits(1):
+    with task_threads(1):
         found = exact_neighbors(form(rows), np.arange(300), n_neighbors=10)
     expected = np.sort(naive_distances(rows), axis=1)[:, :10]
     np.testing.assert_allclose(found.distances, expected, rtol=1e-8)
@@ -183,7 +184,8 @@ def test_nearest_rows__buffers_are_as_said(n_rows, n_features, offset, monkeypat
     rows = np.random.default_rng(0).normal(offset, size=(n_rows, n_features)).astype(np.float32)
     nearest_rows(rows[:50], rows[:1], count=4)
     tracemalloc.start()
-    nearest_rows(rows, rows[:1024], count=21)
+    with task_threads(1):
+        nearest_rows(rows, rows[:1024], count=21)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert 0.1 < peak / exact.buffer_bytes(n_features, 20, threads=1) < 1

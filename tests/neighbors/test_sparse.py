@@ -12,6 +12,7 @@ from dask_nrbfn.neighbors.exact import exact_neighbors, find_repeats, nearest_ro
 from dask_nrbfn.neighbors.lists import measure_neighbors, measure_recall
 from dask_nrbfn.neighbors.partition import Partitions
 from dask_nrbfn.numeric.rows import canonical, dense
+from dask_nrbfn.numeric.threads import task_threads
 from tests.neighbors.naive import assert_valid, naive_distances
 from tests.neighbors.sparse import sparse_rows, texts
 
@@ -28,7 +29,8 @@ def test_exact_neighbors__those_of_arrays(rows, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "_TILE_ROWS", data.draw(st.integers(1, n_rows)))
         patch.setattr(exact, "_TILE_TARGETS", data.draw(st.integers(1, n_rows)))
-        found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=threads).indices
+        with task_threads(threads):
+            found = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k).indices
     assert_valid(found, np.arange(n_rows), n_rows=n_rows, n_neighbors=k)
     expected = np.sort(naive_distances(dense(rows)), axis=1)[:, :k]
     # Which of rows hardly further away comes first, products do not tell.
@@ -48,7 +50,8 @@ def test_nearest_rows__nearest_first_and_of_other_rows():
 @settings(max_examples=20, deadline=None)
 def test_measure_neighbors__those_of_arrays(rows, seed):
     indices = np.random.default_rng(seed).integers(0, rows.shape[0], (rows.shape[0], 5))
-    found = measure_neighbors(rows, rows, indices, threads=2)
+    with task_threads(2):
+        found = measure_neighbors(rows, rows, indices)
     expected = measure_neighbors(dense(rows), dense(rows), indices)
     np.testing.assert_allclose(found.distances, expected.distances, rtol=1e-14)
 

@@ -11,6 +11,7 @@ from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_csr
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
+from dask_nrbfn.numeric.threads import task_threads
 
 WIDTH = 1.0
 ROOTS = {
@@ -149,7 +150,7 @@ def test_activations__of_csr_as_of_arrays(share, of_basis, as_array, kind):
         is_like(features.activations(rows), of_arrays.activations(dense(X)))
     weights = np.random.default_rng(3).normal(size=(2, 9))
     np.testing.assert_allclose(
-        features.weighted_sums(rows, weights, threads=2),
+        features.weighted_sums(rows, weights),
         of_arrays.weighted_sums(dense(X), weights),
         rtol=1e-10,
         atol=1e-12,
@@ -197,8 +198,11 @@ def test_activations__bits_of_csr_do_not_depend_on_threads():
     X, basis = draw(3000, share=0.02), draw(300, share=0.02, seed=1)
     for each in (basis, dense(basis)):
         features = RadialFeatures.from_basis(each, 3.0)
-        one, two = (features.activations(X, threads=threads) for threads in (1, 2))
-        assert one.tobytes() == two.tobytes()
+        found = []
+        for threads in (1, 2):
+            with task_threads(threads):
+                found.append(features.activations(X).tobytes())
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("first_is_empty", "dtype"), [(False, "float32"), (True, "float64")])

@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.threads import task_threads
 from tests.numeric.chunkings import row_chunkings, split
 from tests.numeric.frozen import read_only
 from tests.numeric.test_distances import naive
@@ -138,7 +139,10 @@ def test_radial__same_bits_with_any_threads(threads, n_rows):
                 X, weights=row_weights, **options
             ),
         ):
-            np.testing.assert_array_equal(work(X, threads=threads), work(X))
+            with task_threads(threads):
+                found = work(X)
+            with task_threads(1):
+                np.testing.assert_array_equal(found, work(X))
 
 
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "laplace-l1"])
@@ -178,7 +182,8 @@ def test_distances__number_of_the_nearest_basis_row(threads):
     X = np.random.default_rng(0).normal(size=(400, 3)) + 1e3
     distances, nearest = BasisDistances.from_basis(X[:30]), np.empty(400, dtype=np.intp)
     weights = np.linspace(1, 2, 400)
-    total = distances.total(X, weights=weights, nearest=nearest, threads=threads)
+    with task_threads(threads):
+        total = distances.total(X, weights=weights, nearest=nearest)
     np.testing.assert_array_equal(nearest, reference_distances(X, X[:30]).argmin(axis=1))
     assert total == distances.total(X, weights=weights)
 

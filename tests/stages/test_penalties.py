@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe_tuning
@@ -14,6 +13,7 @@ from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.numeric.threads import task_threads
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.validation import each_system
@@ -189,7 +189,7 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
     moments = Moments.from_block(Phi, ClassTargets(3).bordered(y))
     system, found = RidgeSystem.of(moments, ClassTargets(3), normalized=True), []
     for threads in (1, 2, 3):
-        with threadpool_limits(threads):
+        with task_threads(threads):
             solved, conditions = solve_all(
                 system,
                 np.arange(300) != 7,

@@ -28,7 +28,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets
-from dask_nrbfn.numeric.threads import blas_threads
+from dask_nrbfn.numeric.threads import n_threads, task_threads
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.moments import MomentsPass, rows_of_block
@@ -54,7 +54,8 @@ def on_gpu(step: Callable[[], Any]) -> tuple[float, Any]:
 def on_cpu(step: Callable[[], Any]) -> float:
     """Return the seconds of a step on the CPU."""
     start = time.perf_counter()
-    step()
+    with task_threads():
+        step()
     return time.perf_counter() - start
 
 
@@ -77,9 +78,9 @@ def drawn(n_rows: int, n_features: int, seed: int = 0) -> tuple[np.ndarray, np.n
 
 def total_distance(X: np.ndarray, basis: np.ndarray, size: int, *, l1: bool = False) -> float:
     """Return the sum of the distances of rows, in blocks of a size, from all basis rows."""
-    distances, threads = BasisDistances.from_basis(placed(basis, None)[0], l1=l1), blas_threads()
+    distances = BasisDistances.from_basis(placed(basis, None)[0], l1=l1)
     starts = range(0, len(X), size)
-    return sum(distances.total(X[start : start + size], threads=threads) for start in starts)
+    return sum(distances.total(X[start : start + size]) for start in starts)
 
 
 def blocks_of(X: np.ndarray, y: np.ndarray, reading: RowReading) -> Iterator[FoldedBlock]:
@@ -143,8 +144,7 @@ def stages(X: np.ndarray, y: np.ndarray, r: int) -> None:
     count = 21
     on_gpu(lambda: nearest_rows(X, X[:5000], count=count))
     gpu_s, _ = on_gpu(lambda: nearest_rows(X, X, count=count))
-    targets, threads = X[:n_targets], blas_threads()
-    cpu_s = on_cpu(lambda: nearest_rows(X, targets, count=count, threads=threads))
+    cpu_s = on_cpu(lambda: nearest_rows(X, X[:n_targets], count=count))
     show(f"exact neighbours of {n} x {X.shape[1]}", gpu_s, cpu_s * n / n_targets)
 
     basis = np.ascontiguousarray(X[:r], dtype=np.float64)
@@ -260,7 +260,7 @@ def main() -> None:
         X, y = drawn(n, 784)
         X_new, y_new = drawn(10_000, 784, seed=3)
     gpu = device.open_gpu()
-    print(f"{gpu.xp.cuda.runtime.getDeviceProperties(0)['name']}, {blas_threads()} threads")
+    print(f"{gpu.xp.cuda.runtime.getDeviceProperties(0)['name']}, {n_threads()} threads")
     print(f"{'':48}{'GPU':>10}{'CPU':>10}{'floor':>10}  (s)", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
