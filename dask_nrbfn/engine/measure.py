@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import NRBFNError
-from dask_nrbfn.numeric.threads import task_threads
 
 
 class Measured(NamedTuple):
@@ -16,16 +15,15 @@ class Measured(NamedTuple):
     peak_bytes: int
 
 
-def measure(task: Callable[..., Any], *arguments: Any, threads: int | None = None) -> Measured:
-    """Run a task on threads of its process, see `task_threads`, and measure its peak memory.
+def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
+    """Run a task and measure the peak memory of its process.
 
     Tasks that run at the same time in threads of one process report the memory of all of them,
     counted from the start of the last one, or of the process if the kernel cannot reset the peak.
     """
     reset_peak()
     try:
-        with task_threads(threads):
-            value = task(*arguments)
+        value = task(*arguments)
     except NRBFNError as error:
         # Its causes may not survive pickling on the way from a worker.
         error.__cause__ = error.__context__ = None

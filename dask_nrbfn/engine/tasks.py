@@ -21,6 +21,7 @@ from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 from dask_nrbfn.numeric.device import Device, on_gpu
+from dask_nrbfn.numeric.threads import on_threads
 from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class Engine(ABC):
 
         follow: takes a result, and returns the arguments of tasks that start before the others.
         """
+        # Workers know their own number of threads.
+        task = partial(on_threads, self.threads if self.in_memory else None, task)
         if self.device == "gpu":
             task = partial(on_gpu, task)
         waiting: Waiting = deque(enumerate(map(tuple, arguments)))
@@ -138,7 +141,7 @@ class InlineEngine(Engine):
     def _finished(self, task: Task, waiting: Waiting, label: str) -> Finished:
         while waiting:
             number, values = waiting.popleft()
-            yield number, measure(task, *values, threads=self.threads)
+            yield number, measure(task, *values)
 
 
 @dataclass

@@ -52,6 +52,12 @@ def task_threads(threads: int | None = None) -> Iterator[None]:
         _given.reset(before)
 
 
+def on_threads(threads: int | None, task: Callable[..., Result], *arguments: Any) -> Result:
+    """Return ``task(*arguments)``, computed on `task_threads`."""
+    with task_threads(threads):
+        return task(*arguments)
+
+
 def side_by_side(
     step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int | None = None
 ) -> list[Result]:
