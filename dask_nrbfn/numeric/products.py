@@ -46,9 +46,12 @@ _dpotrs = _fortran_function(cython_lapack, "dpotrs")
 _dtrtrs = _fortran_function(cython_lapack, "dtrtrs")
 _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
-# Rows and columns of a tile of a product. Smaller ones take longer to copy into the layout of BLAS,
-# and there are fewer of larger ones for many threads.
-_TILE = 256
+# Rows and columns of a tile of a product. BLAS copies them into its own layout first: on one core,
+# sums of 2,000 basis rows take 7 % longer in tiles of 512 than in one piece, in tiles of 256 22 %.
+_TILE = 512
+
+# Rows of a Cholesky factor that are computed at a time; one thread begins them alone.
+_FACTOR_ROWS = 256
 
 # Right-hand sides that a thread solves at a time.
 _SOLVED_ROWS = 64
@@ -105,12 +108,12 @@ def factor_in_place(matrix: Floats) -> bool:
     if (gpu := gpu_of(matrix)) is not None:
         return gpu.factor(matrix)
     r = len(matrix)
-    for start in range(0, r, _TILE):
-        stop, failed = min(start + _TILE, r), c_int(0)
+    for start in range(0, r, _FACTOR_ROWS):
+        stop, failed = min(start + _FACTOR_ROWS, r), c_int(0)
         _call(_dpotrf, b"L", stop - start, _place(matrix, start, start), r, failed)
         if failed.value:
             return False
-        side_by_side(partial(_factor_tile, matrix, start), range(stop, r, _TILE))
+        side_by_side(partial(_factor_tile, matrix, start), range(stop, r, _FACTOR_ROWS))
         _add_gram(matrix, matrix[start:stop], -1.0, first=stop)
     return True
 
@@ -118,8 +121,8 @@ def factor_in_place(matrix: Floats) -> bool:
 def _factor_tile(matrix: Floats, row: int, column: int) -> None:
     """Replace a tile to the right of a factored diagonal tile, which is in the same rows."""
     r, diagonal, tile = len(matrix), _place(matrix, row, row), _place(matrix, row, column)
-    size = min(_TILE, r - column)
-    _call(_dtrsm, b"R", b"L", b"T", b"N", size, _TILE, 1.0, diagonal, r, tile, r)
+    size, n_rows = min(_FACTOR_ROWS, r - column), _FACTOR_ROWS
+    _call(_dtrsm, b"R", b"L", b"T", b"N", size, n_rows, 1.0, diagonal, r, tile, r)
 
 
 def solve_in_place(factor: Floats, right: Floats) -> None:
