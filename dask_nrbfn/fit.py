@@ -28,7 +28,7 @@ from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
 from dask_nrbfn.stages.neighbors import NEIGHBORS, RECALL, check_recall, plan_search
 from dask_nrbfn.stages.refine import REFINE
-from dask_nrbfn.stages.search import SEARCH
+from dask_nrbfn.stages.search import SEARCH, usual_size
 from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
@@ -97,16 +97,13 @@ def largest_basis(context: FitContext) -> int:
     return most if fits(most) else bisect_left(range(1, most), True, key=lambda r: not fits(r))
 
 
-# Basis rows that most tunings choose.
-_USUAL_BASIS = 1024
-
-
 def planned(context: FitContext) -> FitContext:
     """Return a new fit with its neighbour search and a known, usual or largest basis size."""
     context = replace(context, search=plan_search(context))
-    if context.found_basis or context.requested_size:
+    spec, n_rows = context.spec, context.dataset.of_labelled().n_rows
+    if context.found_basis or (context.requested_size and not spec.chooses_size):
         return context
-    limit = _USUAL_BASIS if context.spec.chooses_size else MOST_FOUND
+    limit = usual_size(spec, n_rows) if spec.chooses_size else MOST_FOUND
     most = max(min(largest_basis(context), limit), context.dataset.n_classes)
     return replace(context, found_basis=most)
 

@@ -272,16 +272,16 @@ class FitParams(Params):
         "auto",
         "auto|none|standard|unit|learned",
         "standard: columns to mean 0 and variance 1, those of a category together; learned: also "
-        "multiplied by weights that the targets of at most 20,000 rows decide; unit: rows to "
+        "multiplied by weights that the targets of at most 6,000 rows decide; unit: rows to "
         "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
     )
     metric_rounds: int | None = count(
         None,
         "Largest number of rounds that learn the weights of columns. The round with the best "
-        "result on held-out rows is used; none is used if the gain is by chance. A single round "
-        "learns from Euclidean distances, if a tried kernel has them.",
+        "result on held-out rows is used; none is used if the gain is by chance. Rounds end after "
+        "two without a gain.",
         most=100,
-        none=f"{_METRIC_ROUNDS}; 1 if a quick tuning adds this scale",
+        none=f"{_METRIC_ROUNDS}",
         rare=True,
     )
     confidence_threshold: float | None = number(
@@ -529,22 +529,25 @@ _BY_EFFORT = "by effort"
 class TuneParams(Params):
     """Values that a tuning tries, and rules by which it compares results.
 
-    All combinations of scale, basis, rule, features, kernel and width are tried on a sample of the
-    rows, first with few rows and a small basis; the best ones continue with more. Without a
-    `basis_size`, `components` or `confidence_threshold` the number of basis rows is chosen too:
-    16, 32, and so on until a doubling gains nothing. The smallest basis within one standard error
-    of the best is chosen (Breiman et al. 1984); among such bases of up to 256 rows, the best one.
-    ``help(TuneParams)`` and the page Parameters of the guide list the parameters.
+    Networks are fitted to a sample of the rows and compared by their squared errors on the same
+    held-out rows of the sample. All combinations of scale, features, kernel and width are tried
+    with few rows and a small drawn basis; the best ones continue with more. Without a `basis_size`,
+    `components` or `confidence_threshold` the number of basis rows is chosen too: 16, 32, and so on
+    until a doubling gains less than a standard error. The smallest basis within one standard error
+    of the best is chosen (Breiman et al. 1984); among such bases of up to 256 rows, the largest.
+    Sources of the basis and penalties are compared with that size. ``help(TuneParams)`` and the
+    page Parameters of the guide list the parameters.
     """
 
     effort: str = word(
         "normal",
         "quick|normal|thorough",
         "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
-        "standardized columns and weights of the columns learned in one round; with given width "
-        "factors, only the kernel and scale of the fit. normal: also the laplacian kernel, weights "
-        "learned in rounds, the kernel penalty, and drawn bases. thorough: all kernels, losses and "
-        "penalties, and centres of clusters.",
+        "standardized columns, weights of the columns learned from Euclidean distances, drawn "
+        "bases if the size is chosen, and at most 2,048 basis rows; with given width factors, only "
+        "the kernel and scale of the fit. normal: also the laplacian kernel, weights learned from "
+        "l1 distances, the kernel penalty, and drawn bases of a given size. thorough: all kernels, "
+        "losses and penalties, and centres of clusters.",
     )
     validation: str | None = word(
         None,
@@ -554,7 +557,10 @@ class TuneParams(Params):
         metavar="DATASET",
     )
     folds: int = count(
-        5, "Folds of the rows, each held out once; ignored with a validation dataset.", least=2
+        5,
+        "Folds of the rows. As many are held out, one after another, as have 10,000 rows; of fewer "
+        "rows all folds. Ignored with a validation dataset.",
+        least=2,
     )
     alphas: Sequence[float] = _tried(
         "alpha", tuple(10.0**-power for power in range(1, 14)), "Values of alpha to try."
@@ -585,13 +591,13 @@ class TuneParams(Params):
     )
     search_basis: int = count(
         1000,
-        "Largest basis size in the search of all options but penalty and loss.",
+        "Largest basis size with which scales, features, kernels and widths are compared.",
         least=2,
         rare=True,
     )
     search_rows: int | None = count(
         None,
-        "Rows of the search.",
+        "Rows of the sample on which networks are compared.",
         least=2,
         none="as many as take 256 MiB, from 20,000 to 100,000",
         rare=True,

@@ -16,9 +16,9 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge, penalty_named
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams, TuneParams, plain
 
-# Number of alphas on either side of the best alpha of a search that are tried with the whole basis.
-# The best alpha falls as a basis grows.
-ALPHAS_NEXT = 3
+# Most alphas next to the best of a search that are tried with the whole basis, see
+# `stages.search.left_next_to`.
+MOST_LEFT = 6
 
 # The parameter of a fit whose values each name of a tuning tries.
 TUNES: dict[str, str] = {
@@ -219,7 +219,7 @@ class Spec:
         """Largest number of ridges that are tried with the whole basis."""
         n_penalties, n_alphas = len(self.penalties), len(self.alphas)
         if self.is_searched:
-            n_penalties, n_alphas = 1, min(n_alphas, 2 * ALPHAS_NEXT + 1)
+            n_penalties, n_alphas = 1, min(n_alphas, MOST_LEFT)
         return n_penalties * n_alphas * len(self.localities) * len(self.components)
 
     @property

@@ -26,13 +26,14 @@ LOADED = ("distributed", "duckdb", "hypothesis", "numba", "pandas", "sklearn.nei
 LIMIT_S = 400
 
 NUMERIC = ("moments", "held_out", "ridge", "ridge_path", "risk", "calibration", "sums", "products")
+NUMERIC += ("trials",)
 FILES = {
     "root": ("parts.py", "fit.py"),
     "storage": ("storage/*.py",),
     "engine": ("engine/*.py",),
     "numeric": tuple(f"numeric/{name}.py" for name in NUMERIC),
     "update": ("commands/update.py", "commands/change.py"),
-    "search": ("stages/search.py",),
+    "search": ("stages/search.py", "stages/units.py", "stages/trials.py"),
     "costs": ("stages/*.py",),
 }
 # Parts of names at the top of the files of `stages` that make up the costs.
@@ -59,18 +60,23 @@ EQUIVALENT = {
     "numeric/ridge.py: ILL_CONDITIONED = [10 -> 11] * float(np.finfo(np.float64).eps)": (
         "a round number of rounding errors, before a warning"
     ),
-    "stages/search.py: none = Chosen.of_points(np.empty(([0 -> 1], dataset.n_features)))": (
-        "linear functions need no basis"
+    "stages/search.py: if search.job.left_s() < [0 -> 1]:": "a second more or less is left",
+    "stages/search.py: if first and search.job.left_s() > [0 -> 1]:": (
+        "a second more or less is left"
     ),
-    "stages/search.py: if job.left_s(size) < [0 -> 1]:": "a second more or less is left",
     "stages/search.py: sizes = [size for size in sizes if size <= cheap or job.left_s(size) > "
     "[0 -> 1]]": "a second more or less is left",
-    'stages/search.py: clustering = n_bases * _MOVES * n_rows * largest if "kmeans" in spec.bases '
-    "else [0 -> 1]": "one exponential more",
+    "stages/search.py: while gains_by_doubling(curve) and size <= most and job.left_s(size) > "
+    "[0 -> 1]:": "a second more or less is left",
+    "stages/search.py: has_time = not firsts or search.job.left_s(winner.n_basis) > [0 -> 1]": (
+        "a second more or less is left"
+    ),
+    'stages/search.py: clustering = _MOVES * n_rows * rounds[-1].n_basis if "kmeans" in '
+    "spec.bases else [0 -> 1]": "one exponential more",
     "numeric/calibration.py: start[0] = [1.0 / temperature -> (1.0 * temperature)]": (
         "where a convex minimization starts"
     ),
-    "stages/search.py: if [job.left_s(size) < 0 -> (job.left_s(size) <= 0)]:": (
+    "stages/search.py: if [search.job.left_s() < 0 -> (search.job.left_s() <= 0)]:": (
         "the time left is not exactly 0"
     ),
     "stages/search.py: if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > "

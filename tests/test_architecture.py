@@ -45,12 +45,12 @@ PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "s
 # that a kernel, a stage or a format fits. A larger capability says what else of its room could go.
 BUDGETS = {
     "root": (2290, 14),
-    "numeric": (7280, 37),
+    "numeric": (7810, 38),
     "neighbors": (1050, 7),
     "storage": (3370, 10),
     "engine": (940, 9),
     "sources": (3670, 18),
-    "stages": (6560, 17),
+    "stages": (6790, 19),
     "commands": (4020, 13),
     "estimators": (1850, 9),
     "report": (1060, 8),

@@ -215,8 +215,14 @@ def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
     context = in_memory(PARAMS, engine=engine)
     context = replace(context, dataset=context.dataset.with_n_rows(10**6))
     tuned = in_memory(PARAMS, TuneParams(), engine=engine)
-    tuned = replace(tuned, dataset=context.dataset)
-    assert planned(tuned).found_basis == 1024
+    big = context.dataset
+    tuned = replace(tuned, dataset=big)
+    assert planned(tuned).found_basis == 4096
+    quick = replace(in_memory(PARAMS, TuneParams(effort="quick"), engine=engine), dataset=big)
+    assert planned(quick).found_basis == 2048
+    # Of few rows, a sixth.
+    few = replace(tuned, dataset=big.with_n_rows(6000))
+    assert planned(few).found_basis == 1000
     assert planned(context).found_basis == MOST_FOUND
     assert planned(in_memory(SIZED)).found_basis is None
     assert planned(replace(context, found_basis=7)).found_basis == 7

@@ -93,9 +93,11 @@ def fit_dataset(
 
     Notes
     -----
-    - A tuning tries scale, basis, rule, features, kernel and width with a small basis on a sample,
-      by successive halving; then widths near the best one. Penalty and alpha are chosen with the
-      whole basis, from the moments of every fold. A held-out row is also held out of the basis,
+    - A tuning compares networks by their squared errors on the same held-out rows of a sample:
+      scale, features, kernel and width with few rows and a small basis, then with more; widths near
+      the best one; sizes of the basis; sources of the basis and penalties. Alpha is chosen among
+      those next to the best with the whole basis, from the moments of the folds that are held out.
+      A held-out row is also held out of the basis,
       because no other row would determine its weight, so its errors are slightly too high.
       Held-out rows calibrate the probabilities. A basis of low confidence uses all labels.
     - Coordinates are the eigenfunctions of the basis but the first, which is constant: the eigenmap

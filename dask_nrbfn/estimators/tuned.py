@@ -116,14 +116,15 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     cv_results_ : dict of list and ndarray (m,)
         The combinations that were tried, in the form of scikit-learn's `GridSearchCV`: params,
         param_alpha and so on, mean_test_score (the accuracy on held-out rows), rank_test_score and
-        round. Later rounds have more rows and rank first. The entries of `path_` without a search.
+        round. Later rounds have more rows and rank first. A tuning compares by the Brier score, so
+        the chosen combination may have another rank. The entries of `path_` without a search.
     losses_ : list of dict
         For every loss the number of passes over the rows, the rule that stopped the passes, and the
         figures of held-out rows. Empty if only the squared loss was tried.
 
     Notes
     -----
-    Each fold is held out with its basis rows. Width, scaling, shares of clusters and the choice of
+    Folds are held out with their basis rows. Width, scaling, shares of clusters and the choice of
     the basis come from all rows, so the error rate serves to compare. See `NRBFNClassifier` for the
     other attributes.
 

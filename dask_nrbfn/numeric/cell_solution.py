@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.held_out import sums_of
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.products import times_symmetric
@@ -19,11 +18,12 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
+    fit_folds,
     learned_root,
     network_moments,
-    try_networks,
 )
 from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.trials import figures_of, try_network
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -186,7 +186,6 @@ def fit_cell(
     n_folds: int,
     n_rounds: int = 0,
     each: Each = map,
-    threads: int = 1,
 ) -> CellFit:
     """Return the network of a cell; `network` has the width factor of the table and all ridges.
 
@@ -199,31 +198,22 @@ def fit_cell(
         return _constant(table, n_folds)
     size = trial_size(table.basis.shape[0])
     drawn = table.thinned(TRIAL_ROWS * size, size)
-    chosen = _choose(drawn, scaling, network, n_rounds=n_rounds, each=each, threads=threads)
+    chosen = _choose(drawn, scaling, network, n_rounds=n_rounds, each=each)
     own = chosen.network
     if math.isfinite(chosen.figure):
         own = replace(own, ridges=_next_to(own.ridges[0], network.ridges)[-2:])
-    (tried,) = try_networks(
-        table,
-        chosen.scaling,
-        [own],
-        held_out=range(n_folds),
-        smoothly=True,
-        scored=True,
-        threads=threads,
-    )
-    entry, held_out = tried.entry, tried.scores
-    if entry["alpha"] is None:
+    ridge, held_out = fit_folds(table, chosen.scaling, own, n_folds=n_folds)
+    if ridge is None:
         return _constant(table, n_folds)
-    features, shares, moments = network_moments(table, chosen.scaling, own, threads=threads)
+    features, shares, moments = network_moments(table, chosen.scaling, own)
     system_of = partial(
         cell_system,
         targets=table.targets,
-        ridge=Ridge.of(entry),
+        ridge=ridge,
         terms=RidgeTerms(features=features.on_device, shares=lambda: shares),
         normalized=features.normalized,
     )
-    solved = SolvedCell.of(moments, system_of, entry["alpha"])
+    solved = SolvedCell.of(moments, system_of, ridge.alpha)
     if solved is None:
         return _constant(table, n_folds)
     return CellFit(
@@ -239,13 +229,7 @@ def fit_cell(
 
 
 def _choose(
-    table: SmallTable,
-    scaling: Scaling,
-    network: SmallNetwork,
-    *,
-    n_rounds: int,
-    each: Each,
-    threads: int,
+    table: SmallTable, scaling: Scaling, network: SmallNetwork, *, n_rounds: int, each: Each
 ) -> _Choice:
     """Return the column weights, width and ridge that are best on the rows of one fold."""
     held_out = table.folds == _JUDGING
@@ -254,23 +238,15 @@ def _choose(
     unjudged = _Choice(scaling, replace(network, ridges=(middle,)), np.inf)
     if min(n_judged, len(held_out) - n_judged) < _FEWEST_JUDGED:
         return unjudged
+    figure, _ = figures_of(of_numbers=table.targets.centred)
 
     def tried(scaling: Scaling, around: SmallNetwork, steps: Sequence[float]) -> list[_Choice]:
         networks = [replace(around, width_factor=around.width_factor * step) for step in steps]
-        found = try_networks(
-            table,
-            scaling,
-            networks,
-            held_out=(_JUDGING,),
-            smoothly=True,
-            each=each,
-            threads=threads,
-        )
-        smooth = sums_of(table.targets).smooth
+        trials = each(lambda own: try_network(table, scaling, own, fold=_JUDGING), networks)
         return [
-            _Choice(scaling, replace(own, ridges=(Ridge.of(best.entry),)), best.entry[smooth])
-            for own, best in zip(networks, found, strict=True)
-            if best.entry[smooth] is not None
+            _Choice(scaling, replace(own, ridges=(Ridge.of(best.entry),)), best.entry[figure])
+            for own, best in zip(networks, trials, strict=True)
+            if best is not None
         ]
 
     clearly = 1.0 - _CHANCE / np.sqrt(n_judged)
@@ -283,12 +259,10 @@ def _choose(
     seen, latest = table.take(~held_out), best
     for _ in range(n_rounds):
         plain = replace(latest.network, normalized=False)
-        features, _, moments = network_moments(seen, latest.scaling, plain, threads=threads)
-        system = RidgeSystem.of(moments.on_device(), table.targets, normalized=False)
-        (solution,) = system.path([_alpha(latest)], each=each, estimated=False)
-        if solution is None:
+        trial = try_network(table, latest.scaling, plain, fold=_JUDGING)
+        if trial is None:
             break
-        root = learned_root(seen, features, solution.weights, threads=threads)
+        root = learned_root(seen, trial.features, trial.weights)
         of_root = replace(scaling, root=root)
         ridges = _next_to(latest.network.ridges[0], network.ridges)
         choices = tried(of_root, replace(latest.network, ridges=ridges), STEPS_OF_ROUND)
@@ -308,10 +282,6 @@ def trial_size(n_basis: int) -> int:
 def _next_to(ridge: Ridge, ridges: Sequence[Ridge]) -> tuple[Ridge, ...]:
     place = ridges.index(ridge)
     return tuple(ridges[max(place - 1, 0) : place + 2])
-
-
-def _alpha(choice: _Choice) -> float:
-    return choice.network.ridges[0].alpha
 
 
 def _least(choices: Sequence[_Choice]) -> _Choice:

@@ -505,7 +505,7 @@ class BasisDistances:
         rows = float_rows(basis)
         return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
 
-    def squared(self, X: Rows, *, out: Floats | None = None, threads: int | None = None) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None = None) -> Floats:
         """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
         X = beside(X, self._basis)
         squared = self._distances.squared(X, out=out, scratch=None)
@@ -524,7 +524,6 @@ class BasisDistances:
         weights: Floats | None = None,
         nearest: NDArray[np.intp] | None = None,
         buffer: Floats | None = None,
-        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> float:
         """Return the sum of all distances of rows to basis rows, times the weights of the rows.
 

@@ -44,7 +44,6 @@ class GradientSums(RowSum):
         weights: Floats,
         *,
         row_weights: Floats | None = None,
-        threads: int = 1,
     ) -> Self:
         """Return the sums of one block of unscaled rows, for plain features.
 
@@ -53,12 +52,12 @@ class GradientSums(RowSum):
         ``-sum_j w_cj k_j sign(x_l - g_jl) / sigma``.
         """
         if features.l1:
-            return cls(_l1_squares(X, features, weights, row_weights, threads))
+            return cls(_l1_squares(X, features, weights, row_weights))
         basis = features.basis
         X = beside(X, basis)
         weights = beside(weights, basis)
         row_weights = beside(row_weights, basis)
-        slopes = features.slopes(X, threads=threads)
+        slopes = features.slopes(X)
         rows = X if features.scaling is None else features.scaling.apply(X)
         squares = features.xp.zeros(basis.shape[1])
         for of_target in weights:
@@ -77,11 +76,10 @@ def _l1_squares(
     features: RadialFeatures,
     weights: Floats,
     row_weights: Floats | None,
-    threads: int,
 ) -> Floats:
     """Return the sums of squared derivatives of a kernel of l1 distances, float64 (p,)."""
     basis = np.array(features.basis)
-    slopes = features.activations(X, threads=threads)
+    slopes = features.activations(X)
     slopes *= -1.0 / features.width
     rows = np.array(X if features.scaling is None else features.scaling.apply(X), dtype=np.float64)
 
@@ -93,7 +91,7 @@ def _l1_squares(
             return np.asarray(squares.sum(axis=0))
         return row_weights[strip] @ squares
 
-    return sum(over_strips(squares_of, slopes, threads), np.zeros(basis.shape[1]))
+    return sum(over_strips(squares_of, slopes), np.zeros(basis.shape[1]))
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:

@@ -50,11 +50,9 @@ class JudgedSums(RowSum, ABC):
     """Weighted sums over rows of the errors of A models with q targets.
 
     compared: names of the figures by which models are compared, the deciding one first.
-    smooth: name of the figure that decides between models with about equal errors.
     """
 
     compared: ClassVar[tuple[str, ...]]
-    smooth: ClassVar[str]
 
     @classmethod
     @abstractmethod
@@ -68,11 +66,6 @@ class JudgedSums(RowSum, ABC):
 
         Only the scores can be on a GPU.
         """
-
-    @staticmethod
-    @abstractmethod
-    def losses(scores: Floats, targets: Any, *, scales: Floats, temperature: float) -> Floats:
-        """Return the loss that decides and a smooth loss of every row, (2, b)."""
 
     @abstractmethod
     def figures(self, model: int) -> dict[str, Any]:
@@ -91,7 +84,6 @@ class LabelSums(JudgedSums):
     confusion: Floats
 
     compared: ClassVar[tuple[str, ...]] = ("error_rate",)
-    smooth: ClassVar[str] = "error_rate"
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
@@ -106,17 +98,6 @@ class LabelSums(JudgedSums):
         confusion = _confusion(scores, targets, weights)
         confusion[~np.isfinite(to_host(scores.sum(axis=(0, 2))))] = np.nan
         return cls(confusion)
-
-    @staticmethod
-    def losses(
-        scores: Floats, targets: NDArray[np.integer], *, scales: Floats, temperature: float
-    ) -> Floats:
-        """Return 1 for a wrong label, else 0, and the log loss; NaN for rows with NaN scores."""
-        is_finite = np.isfinite(scores).all(axis=1)
-        wrong = np.where(is_finite, scores.argmax(axis=1) != targets, np.nan)
-        below = (scores - scores.max(axis=1, keepdims=True)) / temperature
-        own = np.take_along_axis(below, targets[:, None], axis=1)[:, 0]
-        return np.stack([wrong, np.log(np.exp(below).sum(axis=1)) - own])
 
     @property
     def error_rates(self) -> Floats:
@@ -147,7 +128,6 @@ class HeldOutSums(LabelSums):
     log_losses: Floats
 
     compared: ClassVar[tuple[str, ...]] = ("error_rate", "log_loss")
-    smooth: ClassVar[str] = "log_loss"
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
@@ -229,7 +209,6 @@ class ResidualSums(JudgedSums):
     weight: float
 
     compared: ClassVar[tuple[str, ...]] = ("relative_error", "r2")
-    smooth: ClassVar[str] = "relative_error"
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
@@ -259,12 +238,6 @@ class ResidualSums(JudgedSums):
             squared_targets=weights @ targets**2,
             weight=float(weights.sum()),
         )
-
-    @staticmethod
-    def losses(scores: Floats, targets: Floats, *, scales: Floats, temperature: float) -> Floats:
-        """Return the mean of the squared residuals in units of the deviations, as both losses."""
-        relative: Floats = np.square((scores - targets) / scales).mean(axis=1)
-        return np.stack([relative, relative])
 
     @property
     def fold_sums(self) -> tuple[Floats, Floats]:
@@ -384,13 +357,12 @@ def held_out_scores(
     *,
     squared: Floats | None = None,
     buffer: Floats | None = None,
-    threads: int = 1,
 ) -> Floats:
     """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to.
 
     `rows` are those of `FoldWeights`. The scores are on the device of the basis.
     """
-    products = features.weighted_sums(X, rows, squared=squared, buffer=buffer, threads=threads)
+    products = features.weighted_sums(X, rows, squared=squared, buffer=buffer)
     n_models, n_targets = intercepts.shape
     n_scores = n_models * n_targets
     scores = products[:, :n_scores].reshape(-1, n_models, n_targets)

@@ -22,7 +22,7 @@ from scipy.linalg import cython_blas, cython_lapack
 
 from dask_nrbfn.numeric.device import array_module, beside, gpu_of, to_host
 from dask_nrbfn.numeric.threads import side_by_side
-from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.numeric.types import Floats, Singles
 
 
 def _fortran_function(
@@ -43,6 +43,8 @@ _dsyrk = _fortran_function(cython_blas, "dsyrk")
 _dtrsm = _fortran_function(cython_blas, "dtrsm")
 _dpotrf = _fortran_function(cython_lapack, "dpotrf")
 _dpotrs = _fortran_function(cython_lapack, "dpotrs")
+_spotrf = _fortran_function(cython_lapack, "spotrf")
+_spotrs = _fortran_function(cython_lapack, "spotrs")
 _dtrtrs = _fortran_function(cython_lapack, "dtrtrs")
 _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
@@ -142,6 +144,19 @@ def solve_in_place(factor: Floats, right: Floats) -> None:
         _call(_dpotrs, b"L", r, len(own), factor, r, own, r, c_int(0))
 
     side_by_side(solve, _parts(0, len(right), _SOLVED_ROWS))
+
+
+def solve_single(matrix: Singles, right: Singles) -> bool:
+    """Replace `right` (K, r) by ``right @ matrix^-1`` in float32; False if there is no factor.
+
+    `matrix` is overwritten; both are C-contiguous.
+    """
+    (n_right, r), failed = right.shape, c_int(0)
+    factor, solution = c_void_p(matrix.ctypes.data), c_void_p(right.ctypes.data)
+    _call(_spotrf, b"L", r, factor, r, failed)
+    if failed.value == 0:
+        _call(_spotrs, b"L", r, n_right, factor, r, solution, r, c_int(0))
+    return failed.value == 0
 
 
 def inverse_products(factor: Floats, rows: Floats) -> Floats:
@@ -252,12 +267,7 @@ _STRIP_ELEMENTS = 2**17
 _NORMED_ROWS = 512
 
 
-def over_strips(
-    step: Callable[[slice], T],
-    array: Floats | tuple[int, int],
-    # Unused: some callers still pass it.
-    threads: int | None = None,
-) -> list[T]:
+def over_strips(step: Callable[[slice], T], array: Floats | tuple[int, int]) -> list[T]:
     """Return the results of `step` for every strip of rows of an array, or of a shape, in order.
 
     An array on a GPU is one strip. Other strips depend only on the number of columns, so results

@@ -144,7 +144,6 @@ class RadialFeatures:
         squared: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> Floats:
         """Return the activations times row factors; normalized ones of a row sum to 1, (b, r).
 
@@ -176,7 +175,6 @@ class RadialFeatures:
         squared: Floats | None = None,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
-        threads: int | None = None,  # Unused: some callers still pass it.
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
         X = beside(X, self.basis)
@@ -191,7 +189,7 @@ class RadialFeatures:
         sums /= np.concatenate(totals)
         return sums
 
-    def slopes(self, X: Rows, *, threads: int | None = None) -> Floats:
+    def slopes(self, X: Rows) -> Floats:
         """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g

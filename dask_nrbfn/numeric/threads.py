@@ -22,8 +22,10 @@ from dask_nrbfn.numeric.device import active_gpu
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-# Set in the blocks of `task_threads`, where BLAS is limited.
+# Set in the blocks of `task_threads`, where BLAS is limited: the threads of the block, and of the
+# outermost block of the task, whose pool all steps share.
 _given: ContextVar[int | None] = ContextVar("threads", default=None)
+_whole: ContextVar[int | None] = ContextVar("whole", default=None)
 
 
 def n_threads(*, default: int = 1) -> int:
@@ -36,20 +38,18 @@ def n_threads(*, default: int = 1) -> int:
     return _LIMIT.outside(default) if given is None else given
 
 
-# The name in modules that are not changed yet.
-blas_threads = n_threads
-
-
 @contextmanager
 def task_threads(threads: int | None = None) -> Iterator[None]:
     """Limit BLAS to one thread in the block, whose steps share `threads`; None: `n_threads`."""
-    before = _given.set(n_threads() if threads is None else threads)
+    number = n_threads() if threads is None else threads
+    before = _given.set(number), _whole.set(number)
     _LIMIT.begin()
     try:
         yield
     finally:
         _LIMIT.end()
-        _given.reset(before)
+        _given.reset(before[0])
+        _whole.reset(before[1])
 
 
 def on_threads(threads: int | None, task: Callable[..., Result], *arguments: Any) -> Result:
@@ -63,11 +63,11 @@ def side_by_side(
 ) -> list[Result]:
     """Return `step` of every value, in order, computed by at most `at_once` threads of the task.
 
-    Each step has one BLAS thread, and one thread for its own steps if others run at the same time.
-    If a step raises, its error is raised after all running steps have ended.
+    Each step has one BLAS thread, and for its own steps its share of the threads. If a step raises,
+    its error is raised after all running steps have ended.
     """
-    available = _given.get()
-    if available is None:
+    available, whole = _given.get(), _whole.get()
+    if available is None or whole is None:
         with task_threads():
             return side_by_side(step, values, at_once=at_once)
     threads = min(available, len(values), available if at_once is None else at_once)
@@ -76,6 +76,8 @@ def side_by_side(
     waiting, results = deque(enumerate(values)), dict[int, Result]()
 
     def work() -> None:
+        # A thread of the pool has the context of no task.
+        shares = _given.set(available // threads), _whole.set(whole)
         try:
             while item := _next(waiting):
                 place, value = item
@@ -83,15 +85,17 @@ def side_by_side(
         except BaseException:
             waiting.clear()
             raise
-
-    with task_threads(1):
-        others = [_pool(available).submit(work) for _ in range(threads - 1)]
-        try:
-            # On a busy machine the others may begin when nothing is left.
-            work()
         finally:
-            begun = [other for other in others if not other.cancel()]
-            wait(begun)
+            _given.reset(shares[0])
+            _whole.reset(shares[1])
+
+    others = [_pool(whole).submit(work) for _ in range(threads - 1)]
+    try:
+        # On a busy machine the others may begin when nothing is left.
+        work()
+    finally:
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
     for other in begun:
         other.result()
     return [results[place] for place in range(len(values))]
@@ -154,7 +158,6 @@ class _Limit:
 
     def begin_thread(self) -> None:
         """Limit a new thread, because BLAS on OpenMP has a number of threads for each thread."""
-        _given.set(1)
         with self._lock:
             # The last block may have ended before the thread began.
             if self._n_blocks:

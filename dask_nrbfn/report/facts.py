@@ -50,7 +50,10 @@ UNKNOWN = "(unknown)"
 KIND = ("scale", "features", "kernel")
 
 # Figures by which a tuning compares; each record has some.
-_COMPARED = ("error_rate", "relative_error", "behind_best", "r2", "log_loss")
+_COMPARED = ("brier_score", "error_rate", "relative_error", "behind_best", "r2", "log_loss")
+
+# What else than the combination a trial has.
+_OF_TRIAL = ("penalty", "n_basis", "alpha")
 
 Record = dict[str, Any]
 """Parameters that were tried, and their figures."""
@@ -214,7 +217,7 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
     if len(tuned["curve"]) > 1:
         chosen = {"basis": params.basis, "n_basis": params.basis_size}
         title = "By size of the basis. The smallest size with errors close to the best is chosen. "
-        title += "Of close sizes up to 256 rows, the one with the smallest error is chosen"
+        title += "Of close sizes up to 256 rows, the largest is chosen"
         tables.append(_table_of_tried(title, tuned["curve"], list(chosen), chosen))
     if tuned["path"]:
         folds = plural(run.begun.n_held_out, "fold")
@@ -249,10 +252,20 @@ def _searched_table(finished: FinishedRun, tried: list[Record]) -> Table:
 def _compared_table(finished: FinishedRun, finals: list[Record]) -> Table:
     """Return the combinations that a search compared at last."""
     search, records = finished.stages["search"], _ranked(finished, finals)
-    title = _title_of_combinations(records, "compared")
+    title = f"{plural(len(records), 'combination')} compared on the same held-out rows"
     if "linear" in search:
         title += f"; linear model: {shown(finished.criterion, search['linear'], 4)}"
-    return _table_of_tried(title, records, [*search["chosen"], "alpha"], search["chosen"])
+    chosen = {name: each for name, each in search["chosen"].items() if name != "basis_size"}
+    # With another penalty or size of the basis, the chosen combination may be here again.
+    own = (each for each in records if all(each[name] == chosen[name] for name in chosen))
+    best = next(own, {})
+    chosen |= {name: best.get(name) for name in _OF_TRIAL}
+    return _table_of_tried(title, records, [*chosen], chosen)
+
+
+def _loss_of(finished: FinishedRun) -> str:
+    """Return the name of the loss by which a search compares."""
+    return "brier_score" if finished.names is None else "relative_error"
 
 
 def _title_of_combinations(records: list[Record], verb: str) -> str:
@@ -282,9 +295,9 @@ def _table_of_tried(
 
 def _ranked(finished: FinishedRun, records: list[Record]) -> list[Record]:
     """Return combinations of the last round first; "behind_best" compares those of its round."""
-    error, rounds = finished.criterion, finished.stages["search"]["rounds"]
+    error, rounds = _loss_of(finished), finished.stages["search"]["rounds"]
     ranked = [rounds[record.get("round", -1)] | record for record in records]
-    ranked.sort(key=lambda each: (each[error] is None, each[error], each.get("log_loss") or 0.0))
+    ranked.sort(key=lambda each: (each[error] is None, each[error]))
     ranked.sort(key=lambda each: -each.get("round", 0))
     best = ranked[0]
     for record in ranked:
@@ -432,8 +445,8 @@ def _concerns_of_tuning(finished: FinishedRun) -> Iterator[Concern]:
     if not begun.is_judged:
         return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
-    # After a search only some of the alphas are tried with the whole basis, and of cells none.
-    alphas = [entry["alpha"] for entry in describe_tuning(finished.run)["path"]]
+    # Alphas that a search has ruled out are not tried again. Those of cells are their own.
+    alphas = begun.alphas if describe_tuning(finished.run)["path"] else ()
     factors = [
         record["width_factor"]
         for record in (*search["tried"], *search["finals"])

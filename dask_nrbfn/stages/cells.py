@@ -31,13 +31,14 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.rows import gathered
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, try_bytes, try_networks
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, losses_of, target_scales
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
-from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
+from dask_nrbfn.numeric.threads import concurrent_bytes, concurrent_map
+from dask_nrbfn.numeric.trials import figures_of, judged_rows, trial_bytes, try_network
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.spec import ALPHAS_NEXT
+from dask_nrbfn.spec import MOST_LEFT
 from dask_nrbfn.stages.bases import (
     SLICE_ROWS,
     Chosen,
@@ -47,7 +48,7 @@ from dask_nrbfn.stages.bases import (
     pieces_of,
     search_block_rows,
 )
-from dask_nrbfn.stages.columns import JudgedRows, judged_sums, network_of, read_scaling, tried_bytes
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.resolve import (
@@ -55,12 +56,12 @@ from dask_nrbfn.stages.resolve import (
     MOST_CELLS,
     basis_of_cell,
     most_rows_of_cell,
-    n_judged_folds,
     planned_cells,
     unsupported_by_cells,
 )
-from dask_nrbfn.stages.search import search_rows
 from dask_nrbfn.stages.stage import OVERTIME, HeldOutRecord, Stage, StageJob
+from dask_nrbfn.stages.trials import SINGLE, JudgedRows, network_of
+from dask_nrbfn.stages.units import search_rows
 from dask_nrbfn.stages.validation import (
     calibration_figures,
     confusion_in,
@@ -159,13 +160,12 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     """Return the peak memory of the fit of a cell in bytes, without the process and the chunks."""
     p, q = dataset.n_features, dataset.n_targets
     r, row_bytes = min(basis_of_cell(params), n_rows), _row_bytes(dataset)
-    own = tried_bytes(r, q, n_held_out=TuneParams.folds, n_ridges=len(CELL_ALPHAS))
+    own = trial_bytes(r, q, n_ridges=len(CELL_ALPHAS))
+    of_folds = 8 * (TuneParams.folds + 3) * r**2
     # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
     return (
         n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
-        + try_bytes(n_rows, r)
-        + own
-        + concurrent_bytes(len(STEPS), own)
+        + max(own + concurrent_bytes(len(STEPS), own), of_folds)
         + 6 * 8 * r * p
     )
 
@@ -222,7 +222,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     table = _table(run, dataset, of_cell, basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     n_ridges = len(network.ridges)
-    own_bytes = tried_bytes(len(basis.rows), dataset.n_targets, n_held_out=1, n_ridges=n_ridges)
+    own_bytes = trial_bytes(len(basis.rows), dataset.n_targets, n_ridges=n_ridges)
     fitted = fit_cell(
         table,
         scaling,
@@ -230,7 +230,6 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         n_folds=run.spec.folds,
         n_rounds=ROUNDS if LEARNED in run.begun.scales else 0,
         each=concurrent_map(own_bytes),
-        threads=blas_threads(),
     )
     if len(network.ridges) == 1 and fitted.solved.is_constant and np.ptp(table.y, axis=0).any():
         raise IllConditionedError(
@@ -272,13 +271,18 @@ def _judged(
     if dataset.of_numbers:
         # As predictions are.
         scores = np.clip(scores, *own.shifted(TARGET_RANGE.read(run)))
-    sums = judged_sums(dataset).from_block(scores[:, None], targets, of_cell.weights)
+    sums = _sums_of(dataset).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.spec.params.random_state)
         draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
+
+
+def _sums_of(dataset: Dataset) -> type[JudgedSums]:
+    """Return the class that sums errors on held-out rows."""
+    return ResidualSums if dataset.of_numbers else HeldOutSums
 
 
 def _read_sums(run: Run, fits: str, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
@@ -303,6 +307,9 @@ _DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
 # the fit.
 _CLEARLY = 2.0
 
+# The loss of one network whose systems are all singular.
+_UNSOLVED = 1e9
+
 # Most basis rows of the one network, which can be solved a few times in a minute.
 _MOST_BASIS = 4096
 
@@ -311,7 +318,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
     """Compare one network with those of drawn cells on held-out rows; None if it takes too long.
 
     The one network is trained on a sample and on the rows of the drawn cells. The first cells end
-    the comparison if they do worse by more than a standard error in both losses.
+    the comparison if they do worse by more than a standard error.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
     size = run.spec.params.basis_size or 0
@@ -331,7 +338,7 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
         compared: dict[str, Any] = record["compared"]
         if record["worse"]:
             break
-    name = judged_sums(dataset).compared[0]
+    name, _ = figures_of(of_numbers=dataset.of_numbers)
     logger.info(
         "cells: %s %.4f of one network, %.4f of %s, on %d held-out rows",
         name.replace("_", " "),
@@ -344,42 +351,40 @@ def _compare_cells(job: StageJob, n_cells: int) -> dict[str, Any] | None:
 
 
 def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, int]) -> PartResult:
+    """Compare one network with drawn cells on the rows of the last fold.
+
+    Cells have chosen width and penalty by the first fold.
+    """
     of_cells = TableRows.joined([_read_cell(run, rows, cell) for cell in drawn.values()])
     of_cells = of_cells.take(np.argsort(of_cells.numbers))
-    spec, scaling = run.spec, read_scaling(run)
+    spec, scaling, fold = run.spec, read_scaling(run), run.spec.folds - 1
     table = _table_of_one(run, dataset, of_cells)
-    # Cells have chosen width and penalty by the first fold.
-    n_judged = min(n_judged_folds(len(of_cells.numbers), spec.folds), spec.folds - 1)
-    judged_folds = range(spec.folds - n_judged, spec.folds)
-    network = network_of(spec)
-    (tried,) = try_networks(
-        table, scaling, [network], held_out=judged_folds, scored=True, threads=blas_threads()
-    )
-    numbers, own = (
+    trial = try_network(table, scaling, network_of(spec), fold=fold)
+    numbers, scores = (
         np.concatenate([run.read_part(fits, part, name) for part in drawn])
         for name in ("numbers", "scores")
     )
-    order = np.argsort(numbers)
     # The rows of the cells follow those of the sample, in row order.
-    first = len(table.folds) - len(numbers)
-    places = first + np.flatnonzero(table.folds[first:] >= judged_folds.start)
-    judged = own[order][places - first]
-    own_sums = _read_sums(run, fits, drawn, judged_sums(dataset), "judged")
-    entry_of_cells = reduce(add, own_sums).figures(0)
-    both, shares = table.take(places), table.weights[places] / table.weights[places].sum()
-    one = JudgedRows(both.losses(tried.scores[places], tried.entry), shares)
-    many = JudgedRows(both.losses(judged, entry_of_cells), shares)
-    gains, errors = many.gains_over(one)
-    error = judged_sums(dataset).compared[0]
+    first, judged = len(table.folds) - len(numbers), judged_rows(table, [fold])
+    among_cells = judged >= first
+    places = judged[among_cells]
+    own, scales = scores[np.argsort(numbers)][places - first], target_scales(table, judged)
+    losses, _ = losses_of(table.targets, own[:, None], table.y[places], scales)
+    shares = table.weights[places] / table.weights[places].sum()
+    of_one = np.full(len(judged), _UNSOLVED) if trial is None else trial.losses
+    one = JudgedRows(of_one[among_cells], shares)
+    many = JudgedRows(losses[:, 0], shares)
+    gain, error = many.gain_over(one)
+    figure, _ = figures_of(of_numbers=dataset.of_numbers)
     compared = {
-        "one": {error: one.loss},
-        "cells": {error: many.loss},
-        "gains": gains.tolist(),
-        "standard_errors": errors.tolist(),
-        "gained": bool((gains > _CLEARLY * errors).all()),
+        "one": {figure: one.loss},
+        "cells": {figure: many.loss},
+        "gain": gain,
+        "standard_error": error,
+        "gained": gain > _CLEARLY * error,
         "n_rows": len(places),
     }
-    return PartResult({"compared": compared, "worse": bool((gains < -errors).all())})
+    return PartResult({"compared": compared, "worse": gain < -error})
 
 
 def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
@@ -484,7 +489,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
-    kind = judged_sums(dataset)
+    kind = _sums_of(dataset)
     judged = _read_sums(run, FITS, every, kind, "judged")
     errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
     CELL_BASIS.write(run, basis)
@@ -533,11 +538,11 @@ def _cells_cost(s: FitSizes) -> StageCost:
     if s.spec.tries_cells:
         # The sample, the rows of the cells, both together and sorted by folds.
         n_compared = min(s.n, search_rows(s.n, s.row_values, s.spec) + _DRAWN * most)
-        n_left, one = 2 * ALPHAS_NEXT + 1, min(s.r, _MOST_BASIS)
-        passes[one] += n_compared
-        systems[one] += n_judged_folds(n_compared, s.spec.folds) * n_left
+        one = min(s.r, _MOST_BASIS)
+        passes[one] += round(SINGLE * n_compared)
+        systems[one] += round(SINGLE * MOST_LEFT)
         comparing_bytes = 4 * n_compared * row_bytes
-        comparing_bytes += tried_bytes(one, s.q, n_held_out=s.spec.folds, n_ridges=n_left)
+        comparing_bytes += trial_bytes(one, s.q, n_ridges=MOST_LEFT)
     return StageCost(
         products=sum(n * (size**2 + 2 * s.product_flops(size)) for size, n in passes.items()),
         systems=systems,

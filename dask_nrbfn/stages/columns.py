@@ -10,30 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
-from dask_nrbfn.numeric.folds import FoldedBlock, folds_of_rows
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
-from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
-from dask_nrbfn.numeric.small_fit import (
-    SmallNetwork,
-    SmallTable,
-    TriedNetwork,
-    best_place,
-    learned_root,
-    try_bytes,
-    try_networks,
-)
-from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes, concurrent_map
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, learned_root
+from dask_nrbfn.numeric.trials import Trial, figures_of, trial_bytes
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.parts import PartResult, Reduction, Sums, map_parts, read_total, reduce_parts
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
 from dask_nrbfn.spec import Spec
-from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
+from dask_nrbfn.stages.trials import SINGLE, TrialRows, trials_bytes, try_side_by_side
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
@@ -257,89 +255,21 @@ COLUMNS = Stage(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class JudgedRows:
-    """The losses (2, n) of held-out rows, see `JudgedSums.losses`, and their shares (n,)."""
-
-    losses: Floats
-    shares: Floats
-
-    @property
-    def loss(self) -> float:
-        """The mean loss."""
-        return float(self.losses[0] @ self.shares)
-
-    @property
-    def smooth(self) -> float:
-        """The mean smooth loss."""
-        return float(self.losses[1] @ self.shares)
-
-    def gains_over(self, other: "JudgedRows") -> tuple[Floats, Floats]:
-        """Return by how much both mean losses (2,) are less than those of another network."""
-        less = other.losses - self.losses
-        gains = less @ self.shares
-        # For n equal weights this is the unbiased variance, with the divisor n - 1.
-        unbiased = math.sqrt(max(1.0 - float(self.shares @ self.shares), 0.0)) or 1.0
-        return gains, np.linalg.norm(self.shares * (less - gains[:, None]), axis=1) / unbiased
-
-
-def network_of(spec: Spec) -> SmallNetwork:
-    """Return the network of the parameters, with all ridges that are tried but no locality."""
-    params = spec.params
-    return SmallNetwork(
-        params.kernel,
-        params.width_factor,
-        params.normalized,
-        tuple(spec.trying(localities=(0.0,)).ridges),
-    )
-
-
-def judged_sums(dataset: Dataset) -> type[JudgedSums]:
-    """Return the class that sums errors on held-out rows of a sample."""
-    return ResidualSums if dataset.of_numbers else HeldOutSums
-
-
-def try_side_by_side(
-    sample: SmallTable,
-    scaling: Scaling,
-    networks: Sequence[SmallNetwork],
-    *,
-    held_out: Sequence[int],
-    **options: Any,
-) -> list[TriedNetwork]:
-    """Return the result of `try_networks`; some networks are tried at the same time."""
-    own = tried_bytes(
-        sample.basis.shape[0],
-        sample.targets.n_targets,
-        n_held_out=len(held_out),
-        n_ridges=max(len(each.ridges) for each in networks),
-    )
-    each, threads = concurrent_map(own), blas_threads()
-    return try_networks(
-        sample, scaling, networks, held_out=held_out, each=each, threads=threads, **options
-    )
-
-
-def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
-    """Return the bytes of a tried network: sums, systems, activations, weights and scores."""
-    scores, rows = n_ridges * n_targets, block_rows(n_basis)
-    return 8 * (
-        (n_held_out + 7) * n_basis**2
-        + rows * n_basis
-        + 2 * max(n_held_out, 1) * scores * n_basis
-        + 4 * rows * scores
-    )
-
-
 # The group of the rounds, which is deleted after the weights are stored.
 _ROUNDS = "metric-rounds"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
-_MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
-_MOST_BASIS, _BASIS_OF_ONE_ROUND, _FEW_BASIS = 1000, 500, 250
+_MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 6000, 1000, 2**25
+_MOST_BASIS, _FEW_BASIS = 512, 250
 
 # One fold is held out, because the error on rows that weights were learned from is too small.
-_N_FOLDS, _HELD_OUT = 5, 0
+_HELD_OUT = 0
+
+# Rows that choose the first width, with `_FEW_BASIS` basis rows.
+_FEW_ROWS = 2500
+
+# Rows whose derivatives are the weights of the next round.
+_GRADIENT_ROWS = 5000
 
 # Share of the error that may be gained by chance with one held-out row; n rows: over sqrt(n).
 _CHANCE = 0.5
@@ -347,7 +277,7 @@ _CHANCE = 0.5
 # The rounds end after this many rounds without a gain.
 _PATIENCE = 2
 
-_RIDGES = tuple(Ridge("weights", 10.0**-power) for power in range(3, 10))
+_RIDGES = tuple(Ridge("weights", 10.0**-power) for power in range(1, 8))
 _FACTORS = {
     "gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5),
     "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0),
@@ -393,11 +323,13 @@ def _learn_weights(job: StageJob) -> MetricRecord:
     rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
         logger.info("metric: round %d, %s", number, in_words(each))
-    kept = _best_round(rounds, dataset, parts[0]["n_held_out"])
-    root = np.ones(dataset.n_features)
-    if kept:
-        roots = [run.read_part(_ROUNDS, part, "roots") for part in range(len(units))]
-        root = np.concatenate(roots)[kept]
+    kept, root = 0, np.ones(dataset.n_features)
+    learned = [place for place, part in enumerate(parts) if part["kept"]]
+    if learned:
+        roots = [run.read_part(_ROUNDS, place, "roots")[parts[place]["kept"]] for place in learned]
+        best = run_task(engine, _best_root, run, dataset, roots, label="metric")
+        root, place = roots[best], learned[best]
+        kept = sum(len(part["rounds"]) for part in parts[:place]) + parts[place]["kept"]
     ROOT.write(run, root)
     heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
@@ -412,40 +344,25 @@ def _kernels_of(spec: Spec) -> list[list[str]]:
     """Return the kernels with learned weights, one list for each kind of distances.
 
     A kernel that is worse at first may be better in the end: on 45 columns of noise next to 5 with
-    interactions, l1 distances do better at first but learn only three columns. A single round
-    learns from Euclidean distances.
+    interactions, l1 distances do better at first but learn only three columns. A quick tuning
+    learns from Euclidean distances, if a tried kernel has them.
     """
-    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})[: spec.params.most_rounds]
+    kinds = sorted({kernel_named(name).l1 for name in spec.kernels})
+    if spec.tunes and spec.effort == "quick":
+        kinds = kinds[:1]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 
 
-def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
-    """Return the round with the smallest error on held-out rows.
+def _best_round(rounds: list[dict[str, Any]], figure: str, n_held_out: int) -> int:
+    """Return the round with the least loss of held-out rows.
 
     Round 0, with equal weights, stays unless the gain of another round is more than chance.
     """
-    figures = [each[judged_sums(dataset).smooth] for each in rounds]
+    figures = [each[figure] for each in rounds]
     if not figures:
         return 0
-    kinds = [kernel_named(each["kernel"]).l1 for each in rounds]
-    equal = min(figures[kinds.index(each)] for each in set(kinds))
-    gained = 1 - min(figures) / equal if equal > 0 else 0.0
+    gained = 1 - min(figures) / figures[0] if figures[0] > 0 else 0.0
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
-
-
-def _draw_sample(run: Run, dataset: Dataset) -> SmallTable:
-    """Return drawn rows with a basis of distinct rows; held-out rows decide no widths either."""
-    size, seed = sample_size(dataset.n_rows, dataset.n_features), run.spec.params.random_state
-    rows = TableRows.drawn(dataset, run.spec.params, size)
-    folds = folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed)
-    seen = np.flatnonzero(folds != _HELD_OUT)
-    _, distinct = np.unique(hash_rows(rows.X[seen], seed=seed), return_index=True)
-    # Drawn by number: units of the columns do not matter.
-    order = np.random.default_rng(seed).permutation(np.sort(distinct))
-    places = np.sort(seen[order[: sample_basis(size, run.spec.params.most_rounds)]])
-    basis, targets = Chosen(rows.X[places], rows.numbers[places]), rows.targets_of(dataset)
-    sample = rows.with_basis(basis, targets, folds, folds[places])
-    return replace(sample, spread=rows.X[seen], spread_weights=rows.weights[seen])
 
 
 def sample_size(n_rows: int, n_features: int) -> int:
@@ -453,67 +370,106 @@ def sample_size(n_rows: int, n_features: int) -> int:
     return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
 
 
-def sample_basis(n_rows: int, n_rounds: int) -> int:
+def sample_basis(n_rows: int) -> int:
     """Return the largest number of basis rows of a sample; a quarter of a small sample."""
-    most = _MOST_BASIS if n_rounds > 1 else _BASIS_OF_ONE_ROUND
-    return min(most, max(n_rows // 4, min(_FEW_BASIS, -(-n_rows // 2))))
+    return min(_MOST_BASIS, max(n_rows // 4, min(_FEW_BASIS, -(-n_rows // 2))))
+
+
+def _tables(run: Run, dataset: Dataset) -> tuple[SmallTable, SmallTable]:
+    """Return the rows that judge column weights, and fewer of them that choose a first width."""
+    size = sample_size(dataset.n_rows, dataset.n_features)
+    sample = TrialRows.drawn(dataset, run.spec, size)
+    table = sample.table(dataset, sample.basis(sample_basis(size)), size, size)
+    return table, sample.table(dataset, sample.basis(_FEW_BASIS), _FEW_ROWS, size)
+
+
+def _firsts(kernels: list[str]) -> list[SmallNetwork]:
+    return [
+        SmallNetwork(kernel, factor, False, _RIDGES)
+        for kernel in kernels
+        for factor in _FACTORS[kernel]
+    ]
+
+
+def _best_root(run: Run, dataset: Dataset, roots: list[Floats]) -> int:
+    """Return the place of the weights with which the best network of any kernel has the least loss.
+
+    The networks that learned weights differ in their distances, so their losses say less.
+    """
+    if len(roots) == 1:
+        return 0
+    table, few = _tables(run, dataset)
+    losses = []
+    for root in roots:
+        scaling, of_root = read_scaling(run, LEARNED, root=root), []
+        for kernels in _kernels_of(run.begun):
+            best = _best(few, scaling, _firsts(kernels))
+            best = best and _best(table, scaling, _near(best.network))
+            of_root.append(best.loss if best else math.inf)
+        losses.append(min(of_root))
+    return losses.index(min(losses))
+
+
+def _near(network: SmallNetwork) -> list[SmallNetwork]:
+    """Return the network with widths next to its own."""
+    return [replace(network, width_factor=network.width_factor * step) for step in _STEPS]
 
 
 def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
-    sample = _draw_sample(run, dataset)
-    seen = sample.take(sample.folds != _HELD_OUT)
-    n_held_out = len(sample.y) - len(seen.y)
-    judged, root = judged_sums(dataset), np.ones(dataset.n_features)
-    tried = [(kernel, factor) for kernel in kernels for factor in _FACTORS[kernel]]
+    table, few = _tables(run, dataset)
+    seen = np.flatnonzero(table.folds != _HELD_OUT)
+    n_held_out = len(table.folds) - len(seen)
+    learned_from = table.take(seen[:_GRADIENT_ROWS])
+    figures, root = figures_of(of_numbers=dataset.of_numbers), np.ones(dataset.n_features)
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    best: TriedNetwork | None = None
-    most = run.spec.params.most_rounds + 1 if kernels and n_held_out and len(seen.y) else 0
+    most = run.spec.params.most_rounds + 1 if kernels and n_held_out and len(seen) else 0
+    best = _best(few, read_scaling(run, LEARNED, root=root), _firsts(kernels)) if most else None
     for number in range(most):
-        if best is not None:
-            weights = best.of_folds[0].weights[0]
-            root = learned_root(seen, best.features, weights, threads=blas_threads())
-            last = rounds[-1]
-            tried = [(last["kernel"], last["width_factor"] * step) for step in _STEPS]
-        networks = [SmallNetwork(*each, False, _RIDGES) for each in tried]
-        found = try_side_by_side(
-            sample,
-            read_scaling(run, LEARNED, root=root),
-            networks,
-            held_out=(_HELD_OUT,),
-            smoothly=True,
-        )
-        place = best_place([each.entry for each in found], judged.smooth)
-        if place is None:
+        if best is None:
             break
-        best = found[place]
-        kernel, factor = tried[place]
-        figures = {name: best.entry[name] for name in ("alpha", *judged.compared)}
-        rounds.append({"kernel": kernel, "width_factor": factor, **figures})
+        if number:
+            root = learned_root(learned_from, best.features, best.weights)
+        best = _best(table, read_scaling(run, LEARNED, root=root), _near(best.network))
+        if best is None:
+            break
+        entry = {name: each for name, each in best.entry.items() if name in ("alpha", *figures)}
+        factor = best.network.width_factor
+        rounds.append({"kernel": best.network.kernel, "width_factor": factor, **entry})
         roots.append(root)
-        if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
+        if number - _best_round(rounds, figures[0], n_held_out) == _PATIENCE:
             break
-    return PartResult({"rounds": rounds, "n_held_out": n_held_out}, {"roots": np.array(roots)})
+    kept = _best_round(rounds, figures[0], n_held_out)
+    return PartResult({"rounds": rounds, "kept": kept}, {"roots": np.array(roots)})
+
+
+def _best(table: SmallTable, scaling: Scaling, networks: Sequence[SmallNetwork]) -> Trial | None:
+    """Return the trial with the least loss; None if all systems are singular."""
+    trials = try_side_by_side(table, scaling, networks, folds=(_HELD_OUT,))
+    return min(filter(None, trials), key=lambda each: each.loss, default=None)
 
 
 def _metric_cost(s: FitSizes) -> StageCost:
     """Return the cost; networks run side by side in the rounds of one task."""
     rows = sample_size(s.n, s.p)
-    r = sample_basis(rows, s.spec.params.most_rounds)
+    r = sample_basis(rows)
     learning = _kernels_of(s.spec)
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
     n_rounds = len(learning) * s.spec.params.most_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
-    gradients = n_rounds * rows * 2 * (s.q + 2) * r * s.p
+    gradients = n_rounds * min(rows, _GRADIENT_ROWS) * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
-    own = tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_RIDGES))
-    trying = try_bytes(rows, r) + own + concurrent_bytes(max(n_firsts), own)
+    own = trial_bytes(r, s.q, n_networks=max(n_firsts))
     return StageCost(
-        products=n_tried * rows * (r**2 + 6 * r * s.p) + gradients,
-        systems={r: n_tried * len(_RIDGES)},
-        exponentials=2 * (n_tried + n_rounds) * rows * r,
-        held_bytes=s.held(4 * sample_bytes + trying + 8 * block_rows(r) * (2 * r + 8 * s.p)),
+        products=SINGLE * n_tried * rows * (r**2 + 2 * r * s.p) + gradients,
+        systems={r: SINGLE * n_tried * len(_RIDGES)},
+        exponentials=SINGLE * (n_tried + n_rounds) * rows * r,
+        held_bytes=s.held(
+            4 * sample_bytes
+            + trials_bytes(own, s.search.threads)
+            + 8 * block_rows(r) * (2 * r + 8 * s.p)
+        ),
         n_tasks=len(learning),
     )
 

@@ -92,9 +92,6 @@ def resolve(
         logger.info(few, resolved.n_neighbors)
     if tuning is None:
         return _resolve_fit(resolved, targets, n_labelled)
-    if tuning.effort == "quick" and params.metric_rounds is None and params.scale != LEARNED:
-        # The first round gains most.
-        resolved = resolved.with_checked(metric_rounds=1)
     fingerprint = None if validation is None else validation.fingerprint
     if tuning.validation not in (None, fingerprint):
         raise ParameterError(
@@ -103,6 +100,8 @@ def resolve(
         )
     tuning, sparse = tuning.with_checked(validation=fingerprint), dataset.is_sparse
     spec = resolve_tuning(resolved, tuning, targets=targets, sparse=sparse, mixed=rows["mixed"])
+    if spec.n_held_out:
+        spec = replace(spec, n_held_out=n_judged_folds(n_labelled, spec.folds))
     if params.cells is None:
         spec = spec.choosing(cells=_default_cells(spec, n_labelled, sparse=sparse))
     return _first_tried(spec)

@@ -1,81 +1,99 @@
-"""Stage "search": scale, basis, features, kernel and width, tried on a sample."""
+"""Stage "search": scale, features, kernel, width, size and basis, tried on drawn rows."""
 
 import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
-from dask_nrbfn.numeric.folds import folds_of_rows, places_among
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import Entry, SmallNetwork, SmallTable, try_bytes, try_networks
-from dask_nrbfn.numeric.threads import blas_threads, concurrent_bytes
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.spec import ALPHAS_NEXT, Combination, Spec
+from dask_nrbfn.numeric.trials import (
+    LEAST_SINGLE,
+    Entry,
+    trial_bytes,
+)
+from dask_nrbfn.parts import map_parts, run_task
+from dask_nrbfn.spec import Combination, Spec
 from dask_nrbfn.stages.bases import (
     MOST_FOUND,
     MOST_SCORED,
-    Chosen,
-    TableRows,
-    bases_of_rows,
     requested_size,
-    source_of,
 )
-from dask_nrbfn.stages.columns import (
-    METRIC,
-    JudgedRows,
-    judged_sums,
-    network_of,
-    read_scaling,
-    tried_bytes,
-    try_side_by_side,
-)
+from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import most_components
-from dask_nrbfn.stages.resolve import n_judged_folds
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
+from dask_nrbfn.stages.trials import (
+    MOST_JUDGED,
+    SINGLE,
+    Folds,
+    JudgedRows,
+    trials_bytes,
+)
+from dask_nrbfn.stages.units import (
+    SCRATCH,
+    Left,
+    Request,
+    figures,
+    search_rows,
+    try_linear,
+    try_units,
+    write_sample,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Prefix of the groups that are deleted after the search.
-_SCRATCH = "search-"
-_SAMPLE, _BASES = f"{_SCRATCH}sample/", f"{_SCRATCH}bases"
-_ROUND, _FINALS = f"{_SCRATCH}round-", f"{_SCRATCH}comparing-"
+_TRIALS = f"{SCRATCH}trials-"
 
-# Elements of the sample if the number of rows is not given, and the limits of that number. On
-# 40,000 rows an error of 1 % is known to within 0.05 %.
-_SAMPLE_ELEMENTS = 2**25
-_MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
+# Rows, basis rows and held-out rows of the rounds and of the comparison of kinds. Few basis rows
+# rank the widths of one kernel, but not kernels: narrow ones gain more from a larger basis.
+_FIRST, _SECOND, _KINDS = (2500, 256, 1000), (5000, 512, MOST_JUDGED), (12_000, 1024, MOST_JUDGED)
 
-# How often the search refines widths that are not given.
+# Combinations that need no first round; kinds and widths of each kind in the second round; kinds
+# that are compared. Kinds differ in more than the width.
+_FEW, _KINDS_OF_ROUND, _WIDTHS_OF_ROUND, _N_KINDS = 16, 8, 2, 3
+
+# A combination is left out once it is worse by this many standard errors.
+_CLEARLY = 2.0
+
+# How often the width is refined if it is not given.
 _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
 
-# Prefix of the arrays with rows that are drawn from all rows, with or without labels.
-_ALL = "all_"
+# Sizes that are tried at once. Larger sizes double until a doubling gains nothing.
+_FIRST_SIZES = tuple(2**power for power in range(4, 11))
 
-# Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
-# second alpha and a few folds are enough to leave out three of four combinations, until a few are
-# left for all rows. These are the minimum numbers of rows, basis rows and held-out rows of a round:
-# with fewer rows the errors would be mostly chance.
-_FINALISTS, _KEPT_OF = 12, 4
-_LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
-_FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
+# The largest size of a quick tuning, and that at which sources of the basis are compared.
+_MOST_QUICK, _MOST_OF_SOURCES = 2048, 2048
 
-# Later rounds try the best penalty of the last round, and this many alphas on either side of the
-# best alpha; the finals more, because their basis may have another size.
-_ALPHAS_OF_ROUNDS, _ALPHAS_OF_FINALS = 1, 2
+# Up to this size a basis costs so little that a smaller one saves nothing.
+_CHEAP = 256
+
+# Rows for each row of the largest basis.
+_ROWS_OF_BASIS_ROW = 2
+
+# Rows for each row of the basis that a plan expects.
+_ROWS_OF_USUAL = 6
+
+# Alphas on either side of the best that are tried next: with as many, and with more basis rows.
+_NEAR, _NEXT = 1, 2
+
+# Alphas on either side of the best that are tried with all rows; more if the best is the least that
+# float32 allows.
+ALPHAS_LARGER, ALPHAS_SMALLER, ALPHAS_BEYOND = 1, 2, 4
+
+# Most columns of a linear model, whose time grows with their square.
+_MOST_LINEAR = 1000
+
+# Assignments of rows to centres, each as long as an exponential for every row and centre.
+_MOVES = 12
 
 
 def n_refinements(spec: Spec) -> int:
@@ -83,79 +101,18 @@ def n_refinements(spec: Spec) -> int:
     return 0 if spec.width_factors else _REFINEMENTS[spec.effort]
 
 
-def search_rows(n_rows: int, row_values: float, spec: Spec) -> int:
-    """Return the number of rows of the sample, at most all rows."""
-    affordable = int(_SAMPLE_ELEMENTS / max(row_values, 1))
-    default = max(_MIN_SAMPLE_ROWS, min(affordable, _MAX_SAMPLE_ROWS))
-    return min(default if spec.search_rows is None else spec.search_rows, n_rows)
-
-
-def search_basis_size(dataset: Dataset, params: FitParams, most: int) -> int:
-    """Return the basis size of the search, at most the basis size of the fit and `most`."""
-    size = requested_size(params, dataset) or dataset.n_rows
-    return max(min(most, size, dataset.n_rows), dataset.n_classes)
-
-
 class Round(NamedTuple):
-    """The numbers of combinations, rows, basis rows and folds of one round."""
+    """The trials of one step, their rows outside a fold, their basis rows and their ridges."""
 
     n_tried: int
     n_rows: int
     n_basis: int
-    n_folds: int
-
-
-def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
-    """Return the rounds of a search, the last on all rows."""
-    sizes = [(n_rows, n_basis)]
-    while n_tried > _FINALISTS * _KEPT_OF ** (len(sizes) - 1):
-        rows, basis = sizes[0]
-        less = max(rows // _LESS_ROWS, _FEWEST_ROWS), max(basis // _LESS_BASIS, _SMALLEST_BASIS)
-        less = min(rows, less[0]), min(basis, less[1])
-        if less == (rows, basis) and len(sizes) > 1:
-            break
-        sizes.insert(0, less)
-    folds = [min(n_folds, -(-n_folds * _FEWEST_JUDGED // rows)) for rows, _ in sizes[:-1]]
-    folds.append(n_judged_folds(n_rows, n_folds))
-    return [
-        Round(-(-n_tried // _KEPT_OF**number), *size, judged)
-        for number, (size, judged) in enumerate(zip(sizes, folds, strict=True))
-    ]
-
-
-# The best combinations are compared with at most this many basis rows. Twice as many take four
-# times as long.
-_MOST_COMPARED = 1024
-
-# Number of compared combinations that differ in more than the width; see `finalists`.
-_N_KINDS = 3
-
-# Sizes that are tried at once; the last is the largest of --effort quick. Larger sizes double until
-# a doubling gains nothing.
-_FIRST_SIZES = tuple(2**power for power in range(4, 11))
-
-# Up to this size a basis costs so little that only the error decides.
-_CHEAP = 256
-
-# Most columns of a linear model, whose time grows with their square.
-_MOST_LINEAR = 1000
-
-# Sampled rows for each row of the largest basis.
-_ROWS_OF_BASIS_ROW = 2
-
-# Assignments of rows to centres, each as long as an exponential for every row and centre.
-_MOVES = 12
-
-Left = dict[str, Any]
-"""The penalties and alphas of a tuning that are left to try with a combination."""
-
-Trials = Sequence[tuple[Combination, Left]]
-"""Combinations, each with the ridges that are left to try."""
+    n_ridges: int
 
 
 @dataclass(frozen=True, eq=False)
 class Final(JudgedRows):
-    """A combination, and its entry of `try_networks` with "n_basis", with a basis of some size."""
+    """A combination that was tried with a basis of some size, and the entry of its `Trial`."""
 
     combination: Combination
     entry: Entry
@@ -167,168 +124,162 @@ class Final(JudgedRows):
 
 
 def best_of(finals: Sequence[Final]) -> Final:
-    """Return the final with the smallest mean loss; of equal ones the first."""
+    """Return the final with the least mean loss; of equal ones the first."""
     return min(finals, key=lambda each: each.loss)
 
 
-def close_to_best(finals: Sequence[Final], best: Final, *, n_losses: int = 1) -> list[Final]:
+def close_to_best(finals: Sequence[Final], n_errors: float = 1.0) -> list[Final]:
     """Return the finals within a standard error of the best (Breiman et al. 1984, section 3.4)."""
-    close = []
-    for each in finals:
-        gains, errors = best.gains_over(each)
-        if (gains <= errors)[:n_losses].all():
-            close.append(each)
-    return close
+    best = best_of(finals)
+    return [each for each in finals if each.is_close_to(best, n_errors)]
 
 
 def smallest_of(curve: Sequence[Final]) -> Final:
     """Return the final with the smallest basis among those close to the best.
 
-    Among bases of up to 256 rows the loss decides. Finals must also be close in the smooth loss,
-    because a small basis harms probabilities before labels.
+    Of bases of up to 256 rows it is the largest: they cost little, and the results of the smallest
+    depend on which rows are drawn.
     """
-    close = close_to_best(curve, best_of(curve), n_losses=2)
-    return min(close, key=lambda each: (max(each.n_basis, _CHEAP), each.loss))
+    close = sorted(close_to_best(curve), key=lambda each: each.n_basis)
+    cheap = [each for each in close if each.n_basis <= _CHEAP]
+    return cheap[-1] if cheap else close[0]
 
 
 def winner_of(finals: Sequence[Final]) -> Final:
-    """Return the final with the best probabilities among those close to the best.
-
-    Equal column weights win unless learned weights gain more than the standard error.
-    """
-    close = close_to_best(finals, best_of(finals))
-    equal = [each for each in close if each.combination.scale != LEARNED]
-    return min(equal or close, key=lambda each: each.smooth)
+    """Return the best final; equal column weights win unless learned ones gain more than chance."""
+    equal = [each for each in close_to_best(finals) if each.combination.scale != LEARNED]
+    return best_of(equal or finals)
 
 
-def finalists(ordered: Sequence[Combination]) -> list[Combination]:
-    """Return the best of ordered combinations of each kind, and one with equal column weights."""
-    firsts: dict[tuple[str, str, str], Combination] = {}
-    for each in ordered:
-        firsts.setdefault((each.scale, each.features, each.kernel), each)
-    kinds = [*firsts.values()]
-    chosen, equal = kinds[:_N_KINDS], [each for each in kinds if each.scale != LEARNED]
+def kind_of(combination: Combination) -> tuple[str, str, str]:
+    """Return what else than width and basis a combination has."""
+    return combination.scale, combination.features, combination.kernel
+
+
+def of_each_kind(finals: Iterable[Final], n_widths: int) -> list[list[Final]]:
+    """Return the best widths of each kind, the best kind first."""
+    kinds: dict[tuple[str, str, str], list[Final]] = {}
+    for each in sorted(finals, key=lambda each: each.loss):
+        kinds.setdefault(kind_of(each.combination), []).append(each)
+    return [widths[:n_widths] for widths in kinds.values()]
+
+
+def finalists(judged: Sequence[Final]) -> list[Final]:
+    """Return the best of each kind that is not clearly worse, and one with equal column weights."""
+    kinds = [widths[0] for widths in of_each_kind(judged, 1)]
+    chosen = close_to_best(kinds, _CLEARLY)[:_N_KINDS]
+    equal = [each for each in kinds if each.combination.scale != LEARNED]
     return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
 
 
 def largest_size(spec: Spec, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample."""
     if not spec.chooses_size:
-        return min(requested_size(spec.params, dataset) or _MOST_COMPARED, _MOST_COMPARED)
-    most = _FIRST_SIZES[-1] if spec.effort == "quick" else MOST_FOUND
+        return min(requested_size(spec.params, dataset) or _KINDS[1], _KINDS[1])
+    most = _MOST_QUICK if spec.effort == "quick" else MOST_FOUND
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
-def _judge(job: StageJob, stage: str, sizes: list[int], tried: Trials) -> list[Final]:
-    """Try combinations with bases of some sizes; leave out combinations with singular systems."""
-    run, smooth = job.run, judged_sums(job.dataset).smooth
-    groups: dict[tuple[str, str, str], list[tuple[Combination, Left]]] = {}
-    for each, left in tried:
-        names = (each.scale, each.basis, each.basis_rule)
-        groups.setdefault(names, []).append((each, left))
-    units = [(sizes, group) for group in groups.values()]
-    parts = map_parts(run, job.dataset, job.engine, stage=stage, task=_try_sizes, units=units)
-    weights, finals = run.read(f"{_SAMPLE}weights"), []
-    for place, (group, part) in enumerate(zip(groups.values(), parts, strict=True)):
-        all_losses = run.read_part(stage, place, "losses")
-        of_sizes = [each for each, _ in group] * len(sizes)
-        for each, entry, losses in zip(of_sizes, part["tried"], all_losses, strict=True):
-            seen = np.isfinite(losses[0])
-            if entry[smooth] is not None:
-                shares = weights[seen] / weights[seen].sum()
-                finals.append(Final(losses[:, seen], shares, each, entry))
-    return finals
-
-
-def _learning_curve(job: StageJob, best: Combination, left: Left, most: int) -> list[Final]:
-    """Return the results of a combination with larger and larger bases, until no gain is left."""
-    spec = job.run.spec
-    # Drawn bases are tried as long as they are close to the best.
-    drawn = () if spec.effort == "quick" else ("random",)
-    bases = dict.fromkeys((spec.params.basis, *drawn))
-    tried = [(replace(best, basis=basis, basis_rule="uniform"), left) for basis in bases]
-    sizes = [size for size in _FIRST_SIZES if job.dataset.n_classes <= size < most]
-    cheap = max(_CHEAP, 2 * job.dataset.n_classes)
-    sizes = [size for size in sizes if size <= cheap or job.left_s(size) > 0]
-    if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
-        sizes.append(min(most, max(_FIRST_SIZES[-1], job.dataset.n_classes)))
-    curve = _judge(job, f"{_FINALS}sizes", sizes, tried)
-    largest = max((each.n_basis for each in curve), default=0)
-    latest, size = [each for each in curve if each.n_basis == largest], 2 * sizes[-1]
-    while latest and size <= most and job.left_s(size) > 0:
-        tried = [
-            (each.combination, _left_next_to(spec.alphas, each.entry, _ALPHAS_OF_ROUNDS))
-            for each in close_to_best(latest, best_of(latest))
-        ]
-        latest, before = _judge(job, f"{_FINALS}size-{size}", [size], tried), best_of(curve)
-        curve += latest
-        if latest:
-            gains, errors = best_of(latest).gains_over(before)
-            if (gains <= errors).all():
-                break
-        size *= 2
-    return curve
-
-
 class _Search:
-    """Rounds of trials, and the result of each combination in its last round."""
+    """The trials of a search, step by step; each step is stored as parts of its own."""
 
-    def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
-        self._job, self._bases, self._n_rounds = job, bases, n_rounds
-        sums = judged_sums(job.dataset)
-        self._compared, self._figures = sums.compared, (sums.compared[0], sums.smooth)
-        self._alphas = job.run.spec.alphas
-        self.judged: dict[Combination, dict[str, Any]] = {}
+    def __init__(self, job: StageJob, n_rows: int) -> None:
+        self.job, self.spec, self.n_rows = job, job.run.spec, n_rows
+        self.rounds: list[dict[str, int]] = []
+        self.tried: dict[Combination, dict[str, Any]] = {}
+        most = largest_size(self.spec, job.dataset, n_rows)
+        self.largest = max(1, min(most, job.largest_basis()))
 
-    def try_all(self, tried: list[Combination], size: Round, number: int) -> list[Combination]:
-        """Try combinations in a round; return all, the best first, singular ones last."""
-        job = self._job
-        together: dict[tuple[str, str, str, str], list[Combination]] = {}
-        for each in tried:
-            names = (each.scale, each.basis, each.basis_rule, each.kernel)
-            together.setdefault(names, []).append(each)
-        units = [
-            (self._bases.index(names[:2]), [(each, self._left(each)) for each in group], *size[1:])
-            for names, group in together.items()
-        ]
-        stage = f"{_ROUND}{number + 1}-of-{self._n_rounds}"
-        parts = map_parts(job.run, job.dataset, job.engine, stage=stage, task=_try, units=units)
-        kept = (*asdict(tried[0]), *Ridge._fields, *self._compared)
-        for group, part in zip(together.values(), parts, strict=True):
-            for each, entry in zip(group, part["tried"], strict=True):
-                found = asdict(each) | entry
-                self.judged[each] = {name: found.get(name) for name in kept} | {"round": number}
-        return sorted(tried, key=self._standing)
+    def judge(self, step: str, requests: Sequence[Request]) -> list[Final]:
+        """Return the results of requests that are not singular; workers share the units of work.
 
-    def _left(self, combination: Combination) -> Left:
-        """Return the alphas and penalties to try: those next to the best so far, if any."""
-        if near := _left_next_to(self._alphas, self.judged.get(combination), _ALPHAS_OF_ROUNDS):
-            return near
-        descending = sorted(set(self._alphas), reverse=True)
-        # The first of several rounds tries every second alpha.
-        return {"alphas": descending[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
+        A unit is a trial, or the trials of several widths if there are enough units.
+        """
+        job, engine = self.job, self.job.engine
+        groups: dict[tuple[Any, ...], list[Request]] = {}
+        for each in requests:
+            groups.setdefault(each.shared, []).append(each)
+        units = [*groups.values()]
+        if len(units) < engine.n_workers * engine.threads:
+            units = [[each] for each in requests]
+        units.sort(key=lambda unit: -len(unit) * unit[0].work)
+        n_tasks = min(engine.n_workers, len(units))
+        dealt = [(units[first::n_tasks],) for first in range(n_tasks)]
+        stage = _TRIALS + step
+        records = map_parts(job.run, job.dataset, engine, stage=stage, task=try_units, units=dealt)
+        finals = []
+        for part, ((units_of_part,), record) in enumerate(zip(dealt, records, strict=True)):
+            all_losses = job.run.read_part(stage, part, "losses")
+            shares = job.run.read_part(stage, part, "shares")
+            own = [each for unit in units_of_part for each in unit]
+            for each, entry, losses in zip(own, record["tried"], all_losses, strict=True):
+                if not each.by_source:
+                    entry |= self._drawn(each.combination)
+                if entry["alpha"] is not None:
+                    finals.append(Final(losses, shares, each.combination, entry))
+        places = {each.combination: place for place, each in enumerate(requests)}
+        # In the order of the requests, whatever the workers.
+        return sorted(finals, key=lambda each: (places[each.combination], each.n_basis))
+
+    def _drawn(self, combination: Combination) -> dict[str, str]:
+        """Return what a trial records of its basis if no source has chosen the rows."""
+        if self.spec.params.basis_is_given or combination.basis == "random":
+            return {}
+        return {"basis": "random", "basis_rule": "uniform"}
+
+    def round(self, name: str, tried: Sequence[tuple[Combination, Left]], size: Any) -> list[Final]:
+        """Return the results of a round, which are recorded."""
+        n_rows, n_basis = self.sizes(*size[:2])
+        requests = [Request(*each, n_rows, n_basis, size[2]) for each in tried]
+        finals = self.judge(name, requests)
+        number = len(self.rounds)
+        self.rounds.append({"n_tried": len(requests), "n_rows": n_rows, "n_basis": n_basis})
+        logger.info(
+            "search: %s, %d combinations, %d rows, %d basis rows", name, *self.rounds[-1].values()
+        )
+        none = dict.fromkeys((*Ridge._fields, *figures(self.job.dataset)))
+        for each, _ in tried:
+            self.tried[each] = asdict(each) | self._drawn(each) | none | {"round": number}
+        for final in finals:
+            self.tried[final.combination] |= final.entry
+        return finals
+
+    def sizes(self, n_rows: int, n_basis: int) -> tuple[int, int]:
+        """Return numbers of rows and basis rows, fewer if the table or a limit has fewer."""
+        n_seen = self.all_rows
+        most = min(self.spec.search_basis, self.largest, max(1, n_seen // _ROWS_OF_BASIS_ROW))
+        least = 2 * most_components(self.job.run)
+        # Tables of several folds are small, so no rows are left out.
+        own = n_seen if Folds.of(self.n_rows).n_folds > 1 else min(n_rows, n_seen)
+        return own, max(min(n_basis, most), min(least, most))
+
+    def left(self, entry: Mapping[str, Any], n_next: int, *, single: bool = False) -> Left:
+        """Return the penalty of an entry and the alphas next to its alpha."""
+        alphas = _alphas_of_rounds(self.spec) if single else self.spec.alphas
+        return left_next_to(alphas, entry, n_next, n_next)
 
     @property
-    def ordered(self) -> list[Combination]:
-        """The combinations with a solution: from the last round to the first, the best first."""
-        ordered = sorted(
-            self.judged, key=lambda each: (-self.judged[each]["round"], *self._standing(each))
-        )
-        return [each for each in ordered if self.judged[each]["alpha"] is not None]
-
-    def _standing(self, combination: Combination) -> list[float]:
-        figures = [self.judged[combination][name] for name in self._figures]
-        return [math.inf if figure is None else figure for figure in figures]
+    def all_rows(self) -> int:
+        """The number of rows outside a fold."""
+        return self.n_rows - Folds.of(self.n_rows).n_judged
 
 
-def _left_next_to(alphas: Sequence[float], judged: Mapping[str, Any] | None, n_next: int) -> Left:
-    """Return the penalty of a network and alphas next to its alpha; empty without a solution."""
-    if judged is None or judged["alpha"] is None:
-        return {}
+def left_next_to(
+    alphas: Sequence[float], entry: Mapping[str, Any], n_larger: int, n_smaller: int
+) -> Left:
+    """Return the penalty of an entry, and so many alphas next to its alpha."""
     descending = sorted(set(alphas), reverse=True)
-    place = descending.index(judged["alpha"])
-    near = descending[max(place - n_next, 0) : place + n_next + 1]
-    return {"penalties": [judged["penalty"]], "alphas": [each for each in alphas if each in near]}
+    place = descending.index(entry["alpha"])
+    near = descending[max(place - n_larger, 0) : place + n_smaller + 1]
+    return {"penalties": [entry["penalty"]], "alphas": [each for each in alphas if each in near]}
+
+
+def _left_at_end(alphas: Sequence[float], entry: Mapping[str, Any]) -> Left:
+    """Return the ridges that are left to try with all rows."""
+    smaller = ALPHAS_SMALLER
+    if entry["alpha"] == min((a for a in alphas if a >= LEAST_SINGLE), default=None):
+        smaller = ALPHAS_BEYOND
+    return left_next_to(alphas, entry, ALPHAS_LARGER, smaller)
 
 
 def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
@@ -346,9 +297,9 @@ def _factors_next_to(factor: float, tried: Iterable[float]) -> list[float]:
 class SearchRecord(StageRecord):
     """The results of a search.
 
-    tried: every combination with its figures in its last round. rounds: the sizes of each `Round`.
+    tried: every combination with its figures in its last round. rounds: the sizes of each round.
     curve, finals: combinations with bases of several sizes, and those compared at the end.
-    linear: the loss of linear functions of the columns. stopped: why no other widths were tried.
+    linear: the figure of linear functions of the columns. stopped: why no more was tried.
     """
 
     tried: list[dict[str, Any]]
@@ -362,310 +313,297 @@ class SearchRecord(StageRecord):
 
 
 def _run_search(job: StageJob) -> SearchRecord:
-    """Try all combinations on a sample; return their results and the best."""
-    run, dataset, engine, spec = job.run, job.dataset, job.engine, job.run.spec
-    tried = _different(run)
-    n_rows = run_task(engine, _write_sample, run, dataset, label="search")
-    rules: dict[tuple[str, str], set[str]] = {}
-    for each in tried:
-        rules.setdefault((each.scale, each.basis), set()).add(each.basis_rule)
-    units = [(*names, sorted(rules[names])) for names in rules]
-    found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
-    n_basis = max(record["n_basis"] for record in found)
-    rounds = planned_rounds(len(tried), n_rows, n_basis, spec.folds)
-    search = _Search(job, [*rules], len(rounds))
-    for number, size in enumerate(rounds):
-        if number and job.left_s() < 0:
-            break
-        tried = search.try_all(tried[: size.n_tried], size, number)
-        shown = "search: round %d of %d, %d combinations, %d rows, %d basis rows, %d folds"
-        logger.info(shown, number + 1, len(rounds), *size)
-    best = tried[0]
-    curve, compared, winner, stopped = _finals(job, search, best, n_rows)
+    """Try combinations, then sizes, then sources of the basis; return the results and the best.
+
+    Each step compares losses of the same held-out rows, and the best so far stays in it.
+    """
+    run, spec = job.run, job.run.spec
+    n_rows = run_task(job.engine, write_sample, run, job.dataset, label="search")
+    search = _Search(job, n_rows)
+    judged = _rank(search, _different(run))
+    compared, winner, stopped = _compare_kinds(search, judged)
+    curve: list[Final] = []
+    if winner is not None and spec.chooses_size:
+        curve = _learning_curve(search, winner)
+        winner = smallest_of(curve) if curve else winner
+    linear = _compare_linear(job, winner) if winner is not None else None
+    if winner is not None:
+        winner, sources = _compare_sources(search, winner, curve)
+        compared += sources
+    best = winner.combination if winner else next(iter(search.tried))
+    chosen: dict[str, Any] = asdict(best)
+    if curve and winner:
+        chosen["basis_size"] = winner.n_basis
+    logger.info("search: chosen: %s", in_words(chosen))
     if stopped:
         logger.info("search: ended: %s", stopped)
-    chosen: dict[str, Any] = asdict(winner.combination if winner else best)
-    if curve:
-        chosen["basis_size"] = smallest_of(curve).n_basis
-    logger.info("search: chosen: %s", in_words(chosen))
-    left = winner.entry if winner else search.judged[best]
     return SearchRecord(
-        tried=[*search.judged.values()],
-        rounds=[size._asdict() for size in rounds],
+        tried=[*search.tried.values()],
+        rounds=search.rounds,
         curve=[asdict(each.combination) | each.entry for each in curve],
         finals=[asdict(each.combination) | each.entry for each in compared],
         n_rows=n_rows,
-        n_basis=n_basis,
-        linear=_compare_linear(job, best_of([winner, *curve])) if winner else None,
+        n_basis=search.rounds[-1]["n_basis"],
+        linear=linear,
         stopped=stopped,
         chosen=chosen,
-        # The ridges that are left to try with the whole basis.
-        narrowed=_left_next_to(spec.alphas, left, ALPHAS_NEXT),
+        narrowed=_left_at_end(spec.alphas, winner.entry) if winner else None,
     )
 
 
-def _compare_linear(job: StageJob, winner: Final) -> float | None:
-    """Return the loss of linear functions of the columns; warn if it is clearly less."""
-    run, dataset, stage = job.run, job.dataset, f"{_FINALS}linear-model"
-    if dataset.is_sparse or dataset.n_features > _MOST_LINEAR:
-        return None
-    map_parts(run, dataset, job.engine, stage=stage, task=_try_linear, units=[()])
-    losses = run.read_part(stage, 0, "losses")
-    linear = JudgedRows(losses[:, np.isfinite(losses[0])], winner.shares)
-    gains, errors = linear.gains_over(winner)
-    if gains[0] > 2 * errors[0]:
-        logger.warning(
-            "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
-            "network is %.4g. Use the linear model, or tune with a greater effort if there is one.",
-            judged_sums(dataset).compared[0].replace("_", " "),
-            linear.loss,
-            winner.loss,
-        )
-    return linear.loss
+def _rank(search: _Search, combinations: list[Combination]) -> list[Final]:
+    """Return the results of the second round; the first leaves out widths, and many kinds."""
+    spec = search.spec
+    firsts = spec.supported_penalties if spec.params.basis_is_given else spec.penalties
+    left: Left = {"penalties": [firsts[0]], "alphas": _alphas_of_rounds(spec)}
+    tried = [(each, left) for each in combinations]
+    if len(tried) > _FEW:
+        first = search.round("round 1", tried, _FIRST)
+        if first and search.job.left_s() > 0:
+            kinds = of_each_kind(first, _WIDTHS_OF_ROUND)[:_KINDS_OF_ROUND]
+            kept = [each for widths in kinds for each in widths]
+            tried = [
+                (each.combination, search.left(each.entry, _NEAR, single=True)) for each in kept
+            ]
+        else:
+            return first
+    return search.round("round 2", tried, _SECOND)
 
 
-def _finals(
-    job: StageJob, search: _Search, best: Combination, n_rows: int
-) -> tuple[list[Final], list[Final], Final | None, str | None]:
-    """Return the learning curve, the compared combinations, the best, and why no more are tried."""
-    spec = job.run.spec
-    size = min(largest_size(spec, job.dataset, n_rows), job.largest_basis())
-    tried = [
-        (each, _left_next_to(spec.alphas, search.judged[each], _ALPHAS_OF_FINALS))
-        for each in finalists(search.ordered)
-    ]
-    curve: list[Final] = []
-    if spec.chooses_size:
-        left = _left_next_to(spec.alphas, search.judged[best], ALPHAS_NEXT)
-        curve = _learning_curve(job, best, left, size)
-        if not curve:
-            return [], [], None, "singular systems"
-        chosen = smallest_of(curve)
-        size, sized = chosen.n_basis, chosen.combination
-        tried = [
-            (replace(each, basis=sized.basis, basis_rule=sized.basis_rule), left)
-            for each, left in tried
-        ]
-    if job.left_s(size) < 0:
-        return curve, [], smallest_of(curve) if curve else None, OVERTIME
-    compared = _judge(job, f"{_FINALS}kinds", [min(size, _MOST_COMPARED)], tried)
+def _alphas_of_rounds(spec: Spec) -> list[float]:
+    """Return the alphas that float32 allows; all if it allows none."""
+    return [alpha for alpha in spec.alphas if alpha >= LEAST_SINGLE] or [*spec.alphas]
+
+
+def _compare_kinds(
+    search: _Search, judged: list[Final]
+) -> tuple[list[Final], Final | None, str | None]:
+    """Return the compared kinds and widths, the best of them, and why no more are tried."""
+    if not judged:
+        return [], None, "singular systems"
+    if search.job.left_s() < 0:
+        return [], winner_of(judged), OVERTIME
+    tried = [(each.combination, search.left(each.entry, _NEXT)) for each in finalists(judged)]
+    compared = search.round("kinds", tried, _KINDS)
     if not compared:
-        return curve, [], None, "singular systems"
-    winner, n_steps = winner_of(compared), n_refinements(spec)
-    widths = {
-        each.width_factor for each in search.judged if each.kernel == winner.combination.kernel
-    }
+        return [], winner_of(judged), "singular systems"
+    winner, n_steps = winner_of(compared), n_refinements(search.spec)
+    kind = kind_of(winner.combination)
+    widths = {each.width_factor for each in search.tried if kind_of(each) == kind}
     for step in range(n_steps):
-        if job.left_s(size) < 0:
-            return curve, compared, winner, OVERTIME
-        left = _left_next_to(spec.alphas, winner.entry, _ALPHAS_OF_ROUNDS)
+        if search.job.left_s() < 0:
+            return compared, winner, OVERTIME
         factors = _factors_next_to(winner.combination.width_factor, widths)
-        new = [(replace(winner.combination, width_factor=factor), left) for factor in factors]
-        others = _judge(job, f"{_FINALS}widths-{step}", [winner.n_basis], new)
+        n_rows, n_basis = search.sizes(*_KINDS[:2])
+        left = search.left(winner.entry, _NEAR)
+        requests = [
+            Request(replace(winner.combination, width_factor=factor), left, n_rows, n_basis)
+            for factor in factors
+        ]
+        others = search.judge(f"widths-{step}", requests)
         compared += others
         widths.update(factors)
         better = best_of([winner, *others])
         if better is winner:
-            return curve, compared, winner, "no width next to the best does better"
+            return compared, winner, "no width next to the best does better"
         winner = better
     limit = f"the limit of {plural(n_steps, 'refinement')} of the width"
-    return curve, compared, winner, limit if n_steps else None
+    return compared, winner, limit if n_steps else None
+
+
+def _learning_curve(search: _Search, winner: Final) -> list[Final]:
+    """Return the results of the best combination with larger and larger drawn bases.
+
+    All sizes have the same rows. Sizes end after a doubling that gains no standard error.
+    """
+    job, most, n_classes = search.job, search.largest, search.job.dataset.n_classes
+    sizes = [size for size in _FIRST_SIZES if n_classes <= size < most]
+    cheap = max(_CHEAP, 2 * n_classes)
+    sizes = [size for size in sizes if size <= cheap or job.left_s(size) > 0]
+    if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
+        sizes.append(min(most, max(_FIRST_SIZES[-1], n_classes)))
+
+    def judge(name: str, sizes: list[int], entry: Entry) -> list[Final]:
+        left = search.left(entry, _NEXT if len(sizes) > 1 else _NEAR)
+        own = [Request(winner.combination, left, search.all_rows, size) for size in sizes]
+        return search.judge(name, own)
+
+    curve = judge("sizes", sizes, winner.entry)
+    size = 2 * sizes[-1]
+    while gains_by_doubling(curve) and size <= most and job.left_s(size) > 0:
+        latest = judge(f"size-{size}", [size], curve[-1].entry)
+        curve += latest
+        size = 2 * size if latest else most + 1
+    return curve
+
+
+def gains_by_doubling(curve: Sequence[Final]) -> bool:
+    """Return whether the largest basis gains more than a standard error over all smaller ones."""
+    if not curve:
+        return False
+    *smaller, largest = sorted(curve, key=lambda each: each.n_basis)
+    return not smaller or not best_of(smaller).is_close_to(largest)
+
+
+def _compare_sources(
+    search: _Search, winner: Final, curve: Sequence[Final]
+) -> tuple[Final, list[Final]]:
+    """Return the winner with the best source of its basis and the best penalty, and all tried.
+
+    The winner has drawn basis rows, which stay if they are one of the sources. Sources of large
+    bases are compared at a size of the curve that takes less time.
+    """
+    spec, own = search.spec, winner.combination
+    sizes = [each for each in curve if each.n_basis <= min(winner.n_basis, _MOST_OF_SOURCES)]
+    drawn = max(sizes, key=lambda each: each.n_basis, default=winner)
+    requests, firsts = [], []
+    for basis, rule in _sources(spec, own):
+        named = replace(own, basis=basis, basis_rule=rule)
+        is_drawn = basis == "random" or spec.params.basis_is_given
+        for penalty in spec.choosing(**asdict(named)).supported_penalties:
+            if is_drawn and penalty == winner.entry["penalty"]:
+                firsts.append(replace(drawn, combination=named))
+                continue
+            left = search.left({**drawn.entry, "penalty": penalty}, _NEAR)
+            own_size = search.all_rows, drawn.n_basis
+            requests.append(Request(named, left, *own_size, by_source=not is_drawn))
+    has_time = not firsts or search.job.left_s(winner.n_basis) > 0
+    tried = search.judge("sources", requests) if requests and has_time else []
+    if not (firsts or tried):
+        return winner, []
+    best = best_of([*firsts, *tried])
+    entry = winner.entry | {"penalty": best.entry["penalty"]}
+    if best.n_basis == winner.n_basis:
+        entry = best.entry
+    return replace(winner, combination=best.combination, entry=entry), tried
+
+
+def _sources(spec: Spec, combination: Combination) -> list[tuple[str, str]]:
+    """Return the sources of the basis, and their rules, that a combination can have."""
+    if spec.chooses_size:
+        drawn = () if spec.params.basis_is_given else ("random",)
+        return [(basis, "uniform") for basis in dict.fromkeys((spec.params.basis, *drawn))]
+    kind = kind_of(combination)
+    own = [(each.basis, each.basis_rule) for each in spec.combinations if kind_of(each) == kind]
+    return [*dict.fromkeys(own)]
+
+
+def _compare_linear(job: StageJob, winner: Final) -> float | None:
+    """Return the figure of linear functions of the columns; warn if their loss is clearly less."""
+    run, dataset, stage = job.run, job.dataset, f"{_TRIALS}linear-model"
+    if dataset.is_sparse or dataset.n_features > _MOST_LINEAR:
+        return None
+    units = [(len(winner.losses),)]
+    (record,) = map_parts(run, dataset, job.engine, stage=stage, task=try_linear, units=units)
+    linear = JudgedRows(run.read_part(stage, 0, "losses"), run.read_part(stage, 0, "shares"))
+    gain, error = linear.gain_over(winner)
+    if gain > _CLEARLY * error:
+        logger.warning(
+            "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
+            "network is %.4g. Use the linear model, or tune with a greater effort if there is one.",
+            figures(dataset)[0].replace("_", " "),
+            linear.loss,
+            winner.loss,
+        )
+    figure: float = record["figure"]
+    return figure
 
 
 def _different(run: Run) -> list[Combination]:
-    """Return the combinations, without learned weights that are all equal ("standard")."""
-    tried = run.spec.combinations
+    """Return the combinations that differ in more than the source of the basis.
+
+    Learned weights that are all equal are those of "standard".
+    """
+    firsts: dict[Combination, Combination] = {}
+    for each in run.spec.combinations:
+        firsts.setdefault(replace(each, basis="", basis_rule=""), each)
+    tried = [*firsts.values()]
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
         return tried
     return [each for each in tried if each.scale != LEARNED]
 
 
-def _write_sample(run: Run, dataset: Dataset) -> int:
-    """Store the rows on which combinations are tried; return their number."""
-    spec, group = run.spec, run.group(_SAMPLE)
-    labelled = dataset.of_labelled()
-    n_rows = search_rows(labelled.n_rows, dataset.row_values, spec)
-    TableRows.drawn(labelled, spec.params, n_rows).write(group)
-    if dataset.n_unlabelled:
-        n_all = search_rows(dataset.n_rows, dataset.row_values, spec)
-        TableRows.drawn(dataset, spec.params, n_all).write(group, _ALL)
-    return n_rows
+def usual_size(spec: Spec, n_rows: int) -> int:
+    """Return the basis size that a plan expects a tuning of `n_rows` to choose."""
+    most = _MOST_QUICK if spec.effort == "quick" else 2 * _MOST_QUICK
+    return max(1, min(most, n_rows // _ROWS_OF_USUAL))
 
 
-def _sample_with(run: Run, dataset: Dataset, basis: Chosen) -> SmallTable:
-    """Return the stored sample with a basis of some of its rows."""
-    rows, seed = TableRows.read(run, _SAMPLE), run.spec.params.random_state
-    folds = folds_of_rows(0, len(rows.targets), n_folds=run.spec.folds, seed=seed)
-    places = places_among(rows.numbers, basis.rows)
-    basis_folds = np.where(places < 0, -1, folds[places])
-    table = rows.with_basis(basis, rows.targets_of(dataset), folds, basis_folds)
-    if not run.has(f"{_SAMPLE}{_ALL}X"):
-        return table
-    spread = TableRows.read(run, _SAMPLE + _ALL)
-    return replace(table, spread=spread.X, spread_weights=spread.weights)
+def planned_rounds(s: FitSizes, n_rows: int, size: int) -> list[Round]:
+    """Return the expected trials of a search of `n_rows` rows that ends at a basis size."""
+    spec, (n_folds, n_judged) = s.spec, Folds.of(n_rows)
+    n_seen = n_rows - n_judged
+    most = max(1, min(spec.search_basis, size, n_seen // _ROWS_OF_BASIS_ROW))
+    n_components = max(1, len(spec.components))
 
+    def step(n_tried: int, size: tuple[int, int, int], n_alphas: int) -> Round:
+        n_basis = max(min(size[1], most), min(2 * s.n_components, most))
+        own = n_seen if n_folds > 1 else min(size[0], n_seen)
+        return Round(n_tried * n_folds, own, n_basis, n_alphas * n_components)
 
-def _bases_of_sample(
-    run: Run, dataset: Dataset, params: FitParams, sizes: list[tuple[int, str]]
-) -> list[Chosen]:
-    """Return bases of the stored sample, see `bases_of_rows`."""
-    if not dataset.n_unlabelled or source_of(params.basis).by_confidence:
-        rows, n_all = TableRows.read(run, _SAMPLE), dataset.of_labelled().n_rows
-    else:
-        rows, n_all = TableRows.read(run, _SAMPLE + _ALL), dataset.n_rows
-        rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
-    scaling = read_scaling(run, params.scale)
-    return bases_of_rows(run, dataset, rows, params, sizes, scaling=scaling, n_all=n_all)
-
-
-def _choose_bases(
-    run: Run, dataset: Dataset, scale: str, basis: str, rules: list[str]
-) -> PartResult:
-    """Choose a basis of the sample by every rule."""
-    params = run.spec.params.with_checked(scale=scale, basis=basis)
-    size = search_basis_size(dataset, params, run.spec.search_basis)
-    bases = _bases_of_sample(run, dataset, params, [(size, rule) for rule in rules])
-    arrays = {f"values_{rule}": each.values for rule, each in zip(rules, bases, strict=True)}
-    arrays |= {f"rows_{rule}": each.rows for rule, each in zip(rules, bases, strict=True)}
-    return PartResult({"n_basis": max(len(each.rows) for each in bases)}, arrays)
-
-
-def _try(
-    run: Run, dataset: Dataset, place: int, tried: Trials, n_rows: int, n_basis: int, n_folds: int
-) -> PartResult:
-    """Try combinations with one stored basis; a locality is summed only for the whole basis."""
-    params, networks = _networks(run, tried)
-    rule = params.basis_rule
-    values, rows = (run.read_part(_BASES, place, f"{name}_{rule}") for name in ("values", "rows"))
-    sample = _sample_with(run, dataset, Chosen(values, rows)).thinned(n_rows, n_basis)
-    found = try_side_by_side(
-        sample,
-        read_scaling(run, params.scale),
-        networks,
-        held_out=range(n_folds),
-        n_components=most_components(run),
-    )
-    return PartResult({"tried": [each.entry for each in found]})
-
-
-def _try_sizes(run: Run, dataset: Dataset, sizes: list[int], tried: Trials) -> PartResult:
-    """Try combinations with a basis of some sizes; keep the losses of every held-out row."""
-    params, networks = _networks(run, tried)
-    if run.spec.chooses_size:
-        params = params.with_checked(basis_size=max(sizes))
-    scaling, entries, losses = read_scaling(run, params.scale), [], []
-    rules = [(size, params.basis_rule) for size in sizes]
-    for basis in _bases_of_sample(run, dataset, params, rules):
-        table = _sample_with(run, dataset, basis)
-        held_out = range(n_judged_folds(len(table.folds), run.spec.folds))
-        for _, group in groupby(networks, key=lambda network: network.l1):
-            for found in try_networks(
-                table,
-                scaling,
-                [*group],
-                scored=True,
-                held_out=held_out,
-                n_components=most_components(run),
-                threads=blas_threads(),
-            ):
-                entries.append(found.entry | {"n_basis": len(basis.rows)})
-                losses.append(table.losses(found.scores, found.entry))
-    return PartResult({"tried": entries}, {"losses": np.array(losses)})
-
-
-def _try_linear(run: Run, dataset: Dataset) -> PartResult:
-    """Return the losses of linear functions of the columns on the rows that judge finals."""
-    none = Chosen.of_points(np.empty((0, dataset.n_features)))
-    table = _sample_with(run, dataset, none)
-    n_held_out = n_judged_folds(len(table.folds), run.spec.folds)
-    scores = table.linear_scores(read_scaling(run, "standard"), n_held_out=n_held_out)
-    return PartResult({}, {"losses": table.losses(scores, {})})
-
-
-def _networks(run: Run, tried: Trials) -> tuple[FitParams, list[SmallNetwork]]:
-    """Return parameters with the same scale and basis as all combinations, and their networks."""
-    specs = [
-        run.spec.narrowed({"chosen": asdict(combination), "narrowed": left})
-        for combination, left in tried
-    ]
-    return specs[0].params, [network_of(each) for each in specs]
+    n_alphas, few = len(_alphas_of_rounds(spec)), min(2 * _NEXT + 1, len(spec.alphas))
+    n_tried = len({replace(each, basis="", basis_rule="") for each in spec.combinations})
+    rounds = []
+    if n_tried > _FEW:
+        rounds.append(step(n_tried, _FIRST, n_alphas))
+        n_tried, n_alphas = _KINDS_OF_ROUND * _WIDTHS_OF_ROUND, min(2 * _NEAR + 1, n_alphas)
+    rounds.append(step(n_tried, _SECOND, n_alphas))
+    n_kinds = min(_N_KINDS, n_tried) + 2 * n_refinements(spec)
+    rounds.append(step(n_kinds, _KINDS, few))
+    if spec.chooses_size:
+        larger = [2**power for power in range(11, 14) if 2**power <= size]
+        sizes = [each for each in (*_FIRST_SIZES, *larger) if each <= size] or [size]
+        rounds += [Round(n_folds, n_seen, each, few * n_components) for each in sizes]
+    n_sources = len(spec.bases) + spec.chooses_size
+    at = min(rounds[-1].n_basis, _MOST_OF_SOURCES)
+    n_tried = n_sources * len(spec.penalties) * n_folds
+    rounds.append(Round(n_tried, n_seen, at, few * n_components))
+    return rounds
 
 
 def _search_cost(s: FitSizes) -> StageCost:
-    """Return the cost; combinations of a basis and a kernel run side by side in one task."""
+    """Return the cost of the units of work, which run side by side."""
     spec = s.spec
     n_rows = search_rows(s.n, s.row_values, spec)
-    rounds = _expected_rounds(s, n_rows)
-    largest = rounds[-1].n_basis
-    # Of the rounds, the kinds and the widths.
-    n_bases = len(spec.scales) + 2 + n_refinements(spec)
-    confidences = n_bases * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
-    linear = rounds[-1].n_folds * n_rows * s.p**2 if s.p <= _MOST_LINEAR else 0
+    least = min(spec.search_basis, _KINDS[1], max(1, n_rows // _ROWS_OF_BASIS_ROW))
+    size = max(min(s.r, largest_size(spec, s.dataset, n_rows)), least)
+    rounds = planned_rounds(s, n_rows, size)
+    passed = {each: each.n_tried * (each.n_rows + Folds.of(n_rows).n_judged) for each in rounds}
+    products = sum(
+        rows * (each.n_basis**2 + s.product_flops(each.n_basis)) for each, rows in passed.items()
+    )
+    systems = Counter[int]()
+    for each in rounds:
+        systems[each.n_basis] += round(SINGLE * each.n_tried * each.n_ridges)
+    spanning = 0.0
+    if s.n_components:
+        spanning = sum(each.n_tried * eigenfunctions_flops(each.n_basis) for each in rounds)
+    # Sources by confidence compare all pairs of rows.
+    confidences = min(n_rows, MOST_SCORED) ** 2 * s.pair_flops if spec.by_confidence else 0
+    linear = n_rows * s.p**2 if s.p <= _MOST_LINEAR else 0
     # Centres move until few rows change their cluster.
-    clustering = n_bases * _MOVES * n_rows * largest if "kmeans" in spec.bases else 0
+    clustering = _MOVES * n_rows * rounds[-1].n_basis if "kmeans" in spec.bases else 0
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     n_samples = 2 if s.dataset.n_unlabelled else 1
     sample_bytes = n_samples * n_rows * (s.block_row_bytes + 3 * 8)
-    scaled_bytes = 16 * n_rows * s.width
-    n_tried = sum(each.n_tried for each in rounds[:-1])
+    own = trial_bytes(size, s.q, n_ridges=max(each.n_ridges for each in rounds))
+    if s.n_components:
+        own += eigenfunctions_bytes(size) + components_bytes(size, min(s.n_components, size))
+    exponentials = SINGLE * sum(rows * each.n_basis for each, rows in passed.items())
     return StageCost(
-        products=sum(_products_of(s, each) for each in rounds) + confidences + linear,
-        systems=_systems_of(spec, rounds),
-        exponentials=clustering
-        + sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),
-        read_bytes=s.rows_bytes + round((len(rounds) - 1) * len(spec.scales) * sample_bytes),
+        products=SINGLE * products + spanning + confidences + linear,
+        systems=systems,
+        exponentials=clustering + exponentials,
+        read_bytes=s.rows_bytes + round(len(rounds) * sample_bytes),
         written_bytes=round(sample_bytes),
         held_bytes=s.held(
             3 * sample_bytes
-            + scaled_bytes
-            + s.basis_bytes(largest, copies=3)
-            + _networks_bytes(s, n_rows, largest, n_tried)
+            + 16 * n_rows * s.width
+            + s.basis_bytes(size, copies=3)
+            + trials_bytes(own, s.search.threads)
         ),
-        n_tasks=len(spec.scales),
     )
-
-
-def _expected_rounds(s: FitSizes, n_rows: int) -> list[Round]:
-    """Return the rounds of a search of `n_rows` rows, and last one round for all finals."""
-    spec = s.spec
-    size = search_basis_size(s.dataset, spec.params, spec.search_basis)
-    largest = max(min(s.r, largest_size(spec, s.dataset, n_rows)), size)
-    # A learning curve of two rules takes a third more than its last size.
-    of_curve = 3 if spec.chooses_size else 0
-    n_finals = _N_KINDS + 1 + 2 * n_refinements(spec) + of_curve
-    finals = Round(n_finals, n_rows, largest, n_judged_folds(n_rows, spec.folds))
-    return [*planned_rounds(len(spec.combinations), n_rows, size, spec.folds), finals]
-
-
-def _products_of(s: FitSizes, each: Round) -> float:
-    """Return the flops of the sums, distances and eigenfunctions of a round."""
-    summing = each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
-    spanning = each.n_folds * eigenfunctions_flops(each.n_basis) if s.n_components else 0.0
-    return each.n_tried * (summing + spanning)
-
-
-def _systems_of(spec: Spec, rounds: Sequence[Round]) -> Counter[int]:
-    """Return the number of systems of each size; only the first round tries all ridges."""
-    # The search does not sum a locality.
-    n_ridges = len(spec.penalties) * len(spec.alphas) * len(spec.components)
-    n_left = min(n_ridges, (2 * ALPHAS_NEXT + 1) * len(spec.components))
-    systems = Counter[int]()
-    for number, each in enumerate(rounds):
-        systems[each.n_basis] += each.n_tried * each.n_folds * (n_left if number else n_ridges)
-    return systems
-
-
-def _networks_bytes(s: FitSizes, n_rows: int, n_basis: int, n_tried: int) -> int:
-    """Return the bytes of networks of a size that are tried side by side."""
-    spec = s.spec
-    n_ridges = len(spec.penalties) * len(spec.alphas) * len(spec.components)
-    network = tried_bytes(n_basis, s.q, n_held_out=spec.folds, n_ridges=n_ridges)
-    network += 8 * spec.n_penalty_axes * n_basis**2
-    if s.n_components:
-        network += eigenfunctions_bytes(n_basis)
-        network += components_bytes(n_basis, min(s.n_components, n_basis))
-    return try_bytes(n_rows, n_basis) + network + concurrent_bytes(n_tried, network)
 
 
 SEARCH = Stage(
@@ -675,6 +613,6 @@ SEARCH = Stage(
     cost=_search_cost,
     wanted=lambda spec: spec.is_searched,
     grows_with_basis=True,
-    scratch=(_SCRATCH,),
+    scratch=(SCRATCH,),
     remedy=lambda params: "Lower `search_rows` or `search_basis`",
 )

@@ -1,7 +1,7 @@
 """Stages "path" and "validation": weights of each ridge, and their held-out errors."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -38,7 +38,6 @@ from dask_nrbfn.numeric.reliability import expected_calibration_error, reliabili
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.numeric.threads import concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
@@ -344,6 +343,16 @@ class _DrawPass(HeldOutPass):
     def sums(self) -> Sums:
         """Return the drawn rows, and the sums of the labels."""
         return {"": self._draws, _LABELS: self._labels}
+
+
+def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
+    """Return the place of the smallest value of a figure, of equal ones the largest alpha."""
+    solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
+    return min(
+        solved,
+        key=lambda place: (entries[place][criterion], -entries[place]["alpha"]),
+        default=None,
+    )
 
 
 def judge_held_out(

@@ -28,11 +28,12 @@ from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
+    fit_folds,
     learned_root,
     network_moments,
-    try_networks,
 )
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
+from dask_nrbfn.numeric.trials import try_networks
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
@@ -66,7 +67,7 @@ OF_SIZE = replace(PARAMS, basis="random", basis_size=40)
 QUICK = TuneParams(effort="quick", folds=2, alphas=(1e-4, 1e-3), width_factors=(0.5,))
 
 TUNINGS = {
-    "search": (PARAMS, replace(QUICK, scales=("learned", "unit"), kernels=("gaussian",))),
+    "search": (PARAMS, replace(QUICK, scales=("standard", "unit"), kernels=("gaussian",))),
     "kernel": (replace(OF_SIZE, features="plain", penalty="kernel"), QUICK),
     "locality": (OF_SIZE, replace(QUICK, localities=(0.0, 0.1))),
     "components": (OF_SIZE, replace(QUICK, components=(5, 9))),
@@ -78,13 +79,13 @@ def agrees(found, wanted, tolerance=1e-9):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
 
 
-def scores_agree(X, run, other):
+def scores_agree(X, run, other, least=1e-9):
     """At distances near 0, rounding moves the roots of the kernel laplacian most.
 
     The condition of the ridge system, up to 1 / alpha, multiplies rounding.
     """
     one, another = (Scorer(Model.load(each.location)).table(X) for each in (run, other))
-    of_kernel = 1e-7 if run.chosen_params.kernel == "laplacian" else 1e-9
+    of_kernel = 1e-7 if run.chosen_params.kernel == "laplacian" else least
     agrees(one, another, max(of_kernel, np.finfo(np.float64).eps / run.chosen_params.alpha))
 
 
@@ -99,17 +100,23 @@ def fit_agrees(params, *, numbers=False):
     assert [run.stages["weights"]["device"] for run in runs] == ["gpu", "cpu"]
 
 
-def tuning_agrees(params, tuning, *, numbers=False):
+def tuning_agrees(params, tuning, *, numbers=False, least=1e-9):
     X, y = surfaces(300) if numbers else spirals(300)
     own = {"target": y.reshape(len(y), -1)} if numbers else {"y": y}
     dataset = write_table(MemoryStore(), X, **own)
     runs = [fit_dataset(dataset, MemoryStore(), params, each, tuning=tuning) for each in (GPU, CPU)]
-    scores_agree(X, *runs)
+    scores_agree(X, *runs, least)
     for stage in ("path", "validation"):
         for found, wanted in zip(*(run.stages[stage]["path"] for run in runs), strict=True):
-            entries_agree(found, wanted, 1e-6)
+            entries_agree(found, wanted, 1e3 * least)
     found, wanted = (run.stages["validation"] for run in runs)
     entries_agree(found["chosen"], wanted["chosen"], 0)
+
+
+def learning_agrees():
+    """The CPU learns column weights from networks whose products are float32."""
+    tuning = replace(QUICK, scales=("learned",), kernels=("gaussian",))
+    tuning_agrees(replace(OF_SIZE, features="plain"), tuning, least=1e-3)
 
 
 NETWORKS = {
@@ -128,6 +135,7 @@ NETWORKS = {
         True,
         tuple(r._replace(components=size) for r in RIDGES for size in (5, 20)),
     ),
+    "float64": SmallNetwork("gaussian", 0.4, True, (Ridge("weights", 1e-8),)),
     # The basis rows lie more than 362 widths apart, so the features stay on the host.
     "far apart": SmallNetwork("gaussian", 1e-3, True, RIDGES),
 }
@@ -149,44 +157,50 @@ def entries_agree(found, wanted, tolerance):
         assert found[name] == (value if exact else pytest.approx(value, rel=tolerance)), name
 
 
-def networks_agree(network, *, numbers=False, sparse=False, smoothly=False, held_out=(0, 2)):
-    """The entries, weights of the folds and held-out scores, and the next column weights."""
+def networks_agree(network, *, numbers=False, sparse=False, folds=(0, 2)):
+    """The trials, weights and losses of held-out rows, and the next column weights."""
     table = small_table(numbers=numbers, sparse=sparse)
     statistics = ColumnStatistics.from_block(table.basis)
     scaling = Scaling.from_statistics("standard", statistics, centred=not sparse)
-    options = {"held_out": held_out, "smoothly": smoothly, "n_components": 20}
 
     def compute():
-        (tried,) = try_networks(table, scaling, [network], scored=True, **options)
-        (again,) = try_networks(table, scaling, [network], **options)
-        entries_agree(again.entry, tried.entry, 1e-9)
-        root = np.ones(1)
+        (trial,) = try_networks(table, scaling, [network], folds=folds, n_components=20)
+        root, held_out = np.ones(1), np.zeros(1)
+        if network.ridges[0].components is None:
+            held_out = fit_folds(table, scaling, network, n_folds=5).scores
         if not (network.normalized or sparse):
-            root = learned_root(table, tried.features, tried.of_folds[0].weights[0])
+            root = learned_root(table, trial.features, trial.weights)
         sums = network_moments(table, scaling, network).moments.arrays()
-        return tried, {"root": root, "scores": np.nan_to_num(tried.scores), **sums}
+        of_trial = {"weights": trial.weights, "losses": trial.losses}
+        return trial, {"root": root, "held_out": held_out, **of_trial, **sums}
 
     (found, arrays), (wanted, expected) = device.on_gpu(compute), compute()
-    entries_agree(found.entry, wanted.entry, 1e-7)
-    for own, other in zip(found.of_folds, wanted.of_folds, strict=True):
-        assert np.array_equal(own.kept, other.kept)
+    # The CPU tries in float32 where it can.
+    single = all(each.penalty == "weights" and not each.components for each in network.ridges)
+    in_single = {"weights": 2e-2, "losses": 5e-3, "root": 2e-2} if single and not sparse else {}
+    entries_agree(found.entry, wanted.entry, 1e-3 if in_single else 1e-7)
     for name, values in expected.items():
-        agrees(arrays[name], values, 1e-8)
+        agrees(arrays[name], values, in_single.get(name, 1e-8))
 
 
-def cell_agrees():
+def cell_agrees(n_rounds):
     table, folds = small_table(), 5
     network = replace(NETWORKS["plain"], ridges=RIDGES)
     scaling = Scaling.from_statistics("standard", ColumnStatistics.from_block(table.X))
 
     def compute():
-        return fit_cell(table, scaling, network, n_folds=folds, n_rounds=1)
+        return fit_cell(table, scaling, network, n_folds=folds, n_rounds=n_rounds)
 
     found, wanted = device.on_gpu(compute), compute()
     assert found.width_factor == wanted.width_factor
-    for name in ("root", "held_out"):
-        agrees(getattr(found, name), getattr(wanted, name), 1e-8)
-    agrees(found.solved.weights, wanted.solved.weights, 1e-7)
+    root, least = np.ones(4), 1e-8
+    if n_rounds:
+        # The CPU learns column weights from networks whose products are float32.
+        root, least = wanted.root, 1e-3
+        assert np.ptp(root) > 0
+    agrees(found.root, root, least)
+    agrees(found.held_out, wanted.held_out, least)
+    agrees(found.solved.weights, wanted.solved.weights, 10 * least)
 
 
 def update_agrees(params):
@@ -301,13 +315,15 @@ CLAIMS = {
     **{f"fit, {name}": partial(fit_agrees, params) for name, params in FITS.items()},
     "fit of numbers": partial(fit_agrees, FITS["plain"], numbers=True),
     **{f"tuning, {name}": partial(tuning_agrees, *each) for name, each in TUNINGS.items()},
+    "tuning, learned weights": learning_agrees,
     "tuning of numbers": partial(tuning_agrees, *TUNINGS["kernel"], numbers=True),
     **{f"networks, {name}": partial(networks_agree, each) for name, each in NETWORKS.items()},
     "networks, numbers": partial(networks_agree, NETWORKS["plain"], numbers=True),
     "networks, sparse": partial(networks_agree, NETWORKS["classes"], sparse=True),
-    "networks, smoothly": partial(networks_agree, NETWORKS["classes"], smoothly=True),
-    "networks, one fold": partial(networks_agree, NETWORKS["classes"], held_out=(1,)),
-    "cell": cell_agrees,
+    "networks, one fold": partial(networks_agree, NETWORKS["classes"], folds=(1,)),
+    "networks, float64": partial(networks_agree, NETWORKS["float64"]),
+    "cell": partial(cell_agrees, 0),
+    "cell, learned weights": partial(cell_agrees, 1),
     "update": partial(update_agrees, PARAMS),
     "update of cells": partial(update_agrees, replace(OF_SIZE, features="plain", cells=2)),
     "predictions": predictions_agree,

@@ -65,22 +65,6 @@ def test_held_out__naive(n_rows, weighted):
     np.testing.assert_allclose(sums.log_losses[:, places], expected, rtol=1e-11, atol=1e-300)
 
 
-def test_losses__of_every_row():
-    scores, codes = draw(9)
-    scores, scales = scores[:, 1], np.array([0.5, 2.0, 1.0, 3.0])
-    losses = HeldOutSums.losses(scores, codes, scales=scales, temperature=0.3)
-    for row, code in enumerate(codes):
-        own = naive_log_loss(scores[[row]], codes[[row]], 1 / 0.3)
-        np.testing.assert_allclose(losses[:, row], [scores[row].argmax() != code, own], rtol=1e-12)
-    targets = scores[::-1]
-    losses = ResidualSums.losses(scores, targets, scales=scales, temperature=0.3)
-    expected = [
-        np.mean([((s - t) / d) ** 2 for s, t, d in zip(*both, scales, strict=True)])
-        for both in zip(scores, targets, strict=True)
-    ]
-    np.testing.assert_allclose(losses, [expected, expected], rtol=1e-12)
-
-
 # Signal over noise from one at which hardly anything is known to one that is nearly certain.
 @pytest.mark.parametrize("signal", [0.6, 1.5, 3.0])
 def test_temperature__minimizes_the_log_loss(signal):

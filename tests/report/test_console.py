@@ -62,7 +62,9 @@ def test_tuning_table__marks_what_was_chosen(tuned):
     _, finals, penalties, *_ = tuning_table(tuned).split("\n\n")
     params, validation = tuned.chosen_params, tuned.stages["validation"]
     (marked,) = [line.split() for line in finals.splitlines() if line.startswith("*")]
-    assert marked[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
+    last = tuned.stages["search"]["finals"][-1]
+    # The source of the basis is compared with drawn rows, with fewer rows below the threshold.
+    assert marked[1:5] == ["sknn", "least-confident", f"{last['n_basis']}", f"{last['alpha']:g}"]
     (marked,) = [line.split() for line in penalties.splitlines() if line.startswith("*")]
     assert marked[1:3] == [f"{params.alpha:g}", f"{100 * validation['error_rate']:.2f}"]
 
@@ -70,24 +72,26 @@ def test_tuning_table__marks_what_was_chosen(tuned):
 def test_tuning_table__compares_with_the_best_of_the_same_round(altered, tuned):
     tried, sizes = [], [{"n_rows": 9, "n_basis": 3}, {"n_rows": 99, "n_basis": 9}]
     for place, each in enumerate(tuned.stages["search"]["tried"]):
-        new = {"round": int(each["kernel"] == "gaussian"), "error_rate": place / 100}
-        tried.append(each | new)
+        new = {"round": int(each["kernel"] == "gaussian"), "brier_score": place / 100}
+        tried.append(each | new | {"n_basis": sizes[new["round"]]["n_basis"]})
     run = altered(tuned, search={"tried": tried, "rounds": sizes})
     lines = [line.strip("* ").split() for line in tuning_table(run).splitlines()[2:6]]
     assert [line[2:4] for line in lines] == [["99", "9"]] * 2 + [["9", "3"]] * 2
-    errors = [float(line[4]) for line in lines]
-    assert [line[6] for line in lines] == ["0.00", f"{errors[1] - errors[0]:.2f}", "-", "-"]
+    losses = [float(line[4]) for line in lines]
+    assert [line[-1] for line in lines] == ["0", f"{losses[1] - losses[0]:g}", "-", "-"]
 
 
 def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
     path = tuned.stages["path"]["path"]
-    # The largest penalty is not chosen: its figures go.
-    gone = path[0] | {"fitting_error": None, "spectral_risk": None}
+    # The smallest alpha is not chosen: its figures go.
+    gone = path[-1] | {"fitting_error": None, "spectral_risk": None}
     judged = tuned.stages["validation"]["path"]
-    lost = judged[0] | dict.fromkeys(judged[0].keys() - {*Ridge._fields})
-    run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
-    line = tuning_table(run).split("\n\n")[2].splitlines()[2]
-    assert line.split() == ["0.01", "-", "-"]
+    lost = judged[-1] | dict.fromkeys(judged[-1].keys() - {*Ridge._fields})
+    run = altered(
+        tuned, path={"path": [*path[:-1], gone]}, validation={"path": [*judged[:-1], lost]}
+    )
+    line = tuning_table(run).split("\n\n")[2].splitlines()[-1]
+    assert line.split() == ["1e-06", "-", "-"]
 
 
 def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):

@@ -44,7 +44,7 @@ def test_run_table__of_numbers(regression, model):
 
 def test_tuning_table__of_numbers(regression, model):
     combinations, _, penalties = tuning_table(regression).split("\n\n")
-    errors = [float(line.split()[-6]) for line in combinations.splitlines()[2:]]
+    errors = [float(line.split(" %")[0].split()[-1]) for line in combinations.splitlines()[2:]]
     assert errors == sorted(errors)
     (marked,) = [line.split() for line in penalties.splitlines() if line.startswith("*")]
     X, Y = surfaces(250, seed=1)

@@ -10,7 +10,7 @@ import dask_nrbfn.fit
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import N_DRAWN, FitParams, TuneParams
-from dask_nrbfn.stages import bases
+from dask_nrbfn.stages import bases, units
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import assert_refused, fit_table, overlapping
@@ -187,15 +187,23 @@ def test_given__rows_become_the_basis(dtype, scale):
 
 
 @pytest.mark.usefixtures("kept_scratch")
-def test_given__tuned():
+def test_given__tuned(monkeypatch):
+    tried, try_networks = [], units.try_networks
+    monkeypatch.setattr(
+        units,
+        "try_networks",
+        lambda *given, **of: tried.append(given[0]) or try_networks(*given, **of),
+    )
     X, y = spirals(200)
-    basis = X[::10]
+    basis = X[::10] + 0.01
     run = fit(X, y, given_basis(FitParams(), basis), basis=basis, tuning=TUNING)
     assert len(run.stages["search"]["tried"]) == 2
     assert run.stages["search"]["n_basis"] == 8
-    drawn = run.read_part("search-bases", 0, "values_least-confident").tolist()
-    assert len(drawn) == 8
-    assert all(row in basis.tolist() for row in drawn)
+    # Rounds have some of the given rows, which are in no fold.
+    assert {len(table.basis) for table in tried[:2]} == {8}
+    for table in tried:
+        assert all(row in basis.tolist() for row in table.basis.tolist())
+        assert set(table.basis_folds) == {-1}
     np.testing.assert_array_equal(run.read("basis/values"), basis)
 
 

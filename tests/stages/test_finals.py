@@ -15,7 +15,14 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import Combination, Spec
 from dask_nrbfn.stages import cost, search
 from dask_nrbfn.stages.resolve import resolve_tuning
-from dask_nrbfn.stages.search import SEARCH, Final, finalists, smallest_of, winner_of
+from dask_nrbfn.stages.search import (
+    SEARCH,
+    Final,
+    finalists,
+    gains_by_doubling,
+    smallest_of,
+    winner_of,
+)
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -39,10 +46,9 @@ def combination(scale="standard", kernel="gaussian", width_factor=1.0):
     return Combination(scale, "random", "uniform", "plain", kernel, width_factor)
 
 
-def final(losses, *, n_basis=10, smooth=0.0, scale="standard", weights=None):
+def final(losses, *, n_basis=10, own=None, weights=None):
     weights = np.ones(len(losses)) if weights is None else np.asarray(weights)
-    both = np.stack([losses, np.full(len(losses), smooth)])
-    return Final(both, weights / weights.sum(), combination(scale), {"n_basis": n_basis})
+    return Final(losses, weights / weights.sum(), own or combination(), {"n_basis": n_basis})
 
 
 def tune(X, y, params=PARAMS, tuning=QUICK):
@@ -60,15 +66,17 @@ def test_gain__is_of_the_same_rows_and_weighted():
     rng = np.random.default_rng(0)
     weights = rng.random(50)
     first, second = rng.random((2, 50))
-    gains, errors = final(first, weights=weights).gains_over(final(second, weights=weights))
-    gain, error = gains[0], errors[0]
+    gain, error = final(first, weights=weights).gain_over(final(second, weights=weights))
     shares = weights / weights.sum()
     assert gain == pytest.approx(np.average(second - first, weights=weights))
     variance = np.sum(shares**2 * (second - first - gain) ** 2) / (1 - np.sum(shares**2))
     assert error == pytest.approx(np.sqrt(variance))
-    losses = np.stack([first, second])
-    errors = final(losses[0]).gains_over(final(losses[1]))[1]
-    assert errors[0] == pytest.approx(np.std(losses[1] - losses[0], ddof=1) / np.sqrt(50))
+    _, error = final(first).gain_over(final(second))
+    assert error == pytest.approx(np.std(second - first, ddof=1) / np.sqrt(50))
+
+
+def test_gain__of_one_row_has_no_error():
+    assert final(np.zeros(1)).gain_over(final(np.ones(1))) == (1.0, 0.0)
 
 
 def test_smallest__is_within_one_standard_error():
@@ -78,22 +86,14 @@ def test_smallest__is_within_one_standard_error():
     assert smallest_of(curve) is curve[1]
 
 
-def test_smallest__up_to_256_rows_only_the_loss_decides(monkeypatch):
+def test_smallest__up_to_256_rows_is_the_largest_that_is_close(monkeypatch):
     monkeypatch.setattr(search, "_CHEAP", CHEAP)
     losses = np.zeros((4, 100))
     for place, n_wrong in enumerate((12, 11, 10, 9)):
         losses[place, 10 * place : 10 * place + n_wrong] = 1
     curve = [
-        final(each, n_basis=size) for each, size in zip(losses, (16, 256, 257, 512), strict=True)
+        final(each, n_basis=size) for each, size in zip(losses, (16, 128, 257, 512), strict=True)
     ]
-    assert smallest_of(curve) is curve[1]
-
-
-def test_smallest__probabilities_are_close_to_the_best_too():
-    losses = np.arange(100) % 2
-    curve = [final(losses, n_basis=4, smooth=0.2), final(losses, n_basis=8, smooth=0.1)]
-    assert smallest_of(curve) is curve[0]
-    curve[0].losses[0, 0] = 1
     assert smallest_of(curve) is curve[1]
 
 
@@ -101,9 +101,19 @@ def test_smallest__probabilities_are_close_to_the_best_too():
 def test_winner__equal_columns_unless_learned_ones_gain(n_wrong, scale):
     losses = np.zeros((2, 100))
     losses[0, :10] = losses[1, 2 : 2 + n_wrong] = 1
-    learned = final(losses[0], scale="learned", smooth=0.1)
-    equal = final(losses[1], smooth=0.2)
+    learned, equal = final(losses[0], own=combination("learned")), final(losses[1])
     assert winner_of([learned, equal]).combination.scale == scale
+
+
+def of_means(means, combinations):
+    """Return finals with these mean losses, in which 100 rows differ by a deviation of one."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(len(means), 100))
+    noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, keepdims=True)
+    return [
+        final(mean + own, own=each)
+        for mean, own, each in zip(means, noise, combinations, strict=True)
+    ]
 
 
 def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
@@ -111,8 +121,39 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     learned = [combination("learned", kernel) for kernel in kernels]
     wider = [replace(each, width_factor=2.0) for each in learned]
     equal = [combination("none"), combination("standard")]
-    assert finalists([*learned, *wider, *equal]) == [*learned[:3], equal[0]]
-    assert finalists([equal[1], *learned]) == [equal[1], *learned[:2]]
+    means = [0.001 * place for place in range(10)]
+    judged = of_means(means, [*learned, *wider, *equal])
+    assert finalists(judged) == [*judged[:3], judged[8]]
+    judged = of_means(means[:5], [equal[1], *learned])
+    assert finalists(judged) == judged[:3]
+    # The best width of a kind, wherever it stands.
+    judged = of_means([0.2, 0.1, 0.3], [learned[0], wider[0], equal[0]])
+    assert finalists(judged) == judged[1:]
+
+
+def test_finalists__without_kinds_that_are_clearly_worse():
+    kernels = ("gaussian", "laplacian", "matern32")
+    kinds = [combination(kernel=kernel) for kernel in kernels]
+    # Differences of two drawn rows have a deviation of about 1.4, their means one of 0.14.
+    judged = of_means([0.0, 0.6, 0.2], kinds)
+    assert finalists(judged) == [judged[0], judged[2]]
+    judged = of_means([0.0, 9.0], [combination("learned"), combination()])
+    assert finalists(judged) == judged
+
+
+@pytest.mark.parametrize(
+    ("n_wrong", "goes_on"), [((30, 12, 10), False), ((30, 25, 10), True), ((0, 0, 0), False)]
+)
+def test_curve__goes_on_while_the_largest_gains_a_standard_error(n_wrong, goes_on):
+    losses = np.zeros((3, 100))
+    for place, n in enumerate(n_wrong):
+        losses[place, 3 * place : 3 * place + n] = 1
+    curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
+    assert gains_by_doubling(curve) is goes_on
+    # Another order of the sizes, a single size, and none.
+    assert gains_by_doubling(curve[::-1]) is goes_on
+    assert gains_by_doubling(curve[:1])
+    assert not gains_by_doubling([])
 
 
 def test_size__is_chosen_unless_it_is_said():
@@ -127,9 +168,9 @@ def test_size__few_rows_for_noisy_labels_and_more_for_a_winding_border(monkeypat
     monkeypatch.setattr(search, "_FIRST_SIZES", (8, 32, 128))
     flat, winding = tune(*noisy(300, 0.3)), tune(*spirals(300, n_features=2))
     sizes = [run.chosen_params.basis_size for run in (flat, winding)]
-    assert sizes == [8, 32]
+    assert sizes == [32, 128]
     assert [each["n_basis"] for each in SEARCH.recorded(winding).curve] == [8, 32, 128]
-    assert winding.read("basis/rows").shape == (32,)
+    assert winding.read("basis/rows").shape == (128,)
 
 
 DOUBLING = replace(QUICK, effort="normal", scales=("none",), kernels=("gaussian",), folds=2)
@@ -142,15 +183,15 @@ def test_size__doubles_while_it_gains():
     sizes = [each["n_basis"] for each in curve]
     assert sizes == [4 * 2**doublings for doublings in range(len(sizes))]
     assert 32 <= max(sizes) <= 150
-    best = min(curve, key=lambda each: each["error_rate"])
+    best = min(curve, key=lambda each: each["brier_score"])
     assert run.chosen_params.basis_size <= best["n_basis"]
 
 
-def test_size__stops_where_two_sizes_have_no_error():
+def test_size__stops_where_no_size_has_an_error():
     X, Y = surfaces(300)
     curve = SEARCH.recorded(tune(X, 0 * Y, tuning=DOUBLING)).curve
     assert {each["relative_error"] for each in curve} == {0}
-    assert {each["n_basis"] for each in curve} == {4, 8, 16, 32}
+    assert {each["n_basis"] for each in curve} == {4, 8, 16}
 
 
 def test_time_limit__fits_the_best_network_so_far(caplog):
@@ -160,7 +201,8 @@ def test_time_limit__fits_the_best_network_so_far(caplog):
     run = fit_table(X, y, PARAMS, tuning=tuning, place=place, of_fit={"time_limit": 0.0})
     of_search = run.stages["search"]
     assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"
-    assert len({each["round"] for each in of_search["tried"]}) == 1 < len(of_search["rounds"])
+    # So many combinations would need two rounds.
+    assert [each["n_tried"] for each in of_search["rounds"]] == [len(of_search["tried"])] == [40]
     assert run.chosen_params.basis_size == 4
     assert run.stages["cells"]["n_cells"] == 1
     assert not of_search["finals"]
@@ -179,15 +221,15 @@ def test_time_limit__a_search_ends_within_it_and_one_task(monkeypatch):
     run = fit_table(*table, PARAMS, engine=engine, of_fit={"time_limit": 8.0}, **options)
     seconds = dict(zip(engine.done, accumulate(engine.done.values()), strict=True))
     begun = seconds["measure speed"]
-    assert seconds["search, comparing size 64"] <= begun + 8
-    assert seconds["search, comparing linear model"] <= begun + 8 + 1
+    assert seconds["search, trials size 64"] <= begun + 8
+    assert seconds["search, trials linear model"] <= begun + 8 + 1
     assert [each["n_basis"] for each in SEARCH.recorded(run).curve] == [4, 8, 16, 32, 64]
     assert fit_table(*table, PARAMS, **options).stages == run.stages
 
 
 def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
     dataset, place = write_table(MemoryStore(), *spirals(200)), MemoryStore()
-    engine = CountingEngine(0, label="search, comparing linear model")
+    engine = CountingEngine(0, label="search, trials linear model")
     with pytest.raises(StoppedError):
         fit_dataset(dataset, place, PARAMS, engine, tuning=QUICK)
     found = fit_dataset(dataset, place, PARAMS, CountingEngine(), tuning=QUICK, time_limit=0.0)

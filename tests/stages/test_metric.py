@@ -51,7 +51,7 @@ def test_metric__features_that_matter_lead():
     weights, record = weights_of(run), METRIC.recorded(run)
     assert weights[:2].min() > 5 * weights[2:].max()
     assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
-    assert record.rounds[record.kept]["log_loss"] < record.rounds[0]["log_loss"]
+    assert record.rounds[record.kept]["brier_score"] < record.rounds[0]["brier_score"]
     assert list(record.heaviest.values()) == sorted(weights, reverse=True)
 
 
@@ -87,15 +87,61 @@ def test_metric__an_embedding_has_none():
         DiffusionMap(scale="learned").fit(spirals(100)[0])
 
 
-def test_metric__a_quick_tuning_learns_once_unless_asked():
+def test_metric__rounds_end_after_two_without_a_gain():
+    X, y = spirals(300, n_features=2)
+    record = METRIC.recorded(fit(with_noise(X, 4), y, replace(PARAMS, metric_rounds=20)))
+    losses = [each["brier_score"] for each in record.rounds]
+    best = losses.index(min(losses))
+    assert record.kept == best
+    assert 0 < best < len(losses) - 1 == best + 2 < 20
+    assert list(record.rounds[best]) == [
+        *("kernel", "width_factor", "alpha", "brier_score", "error_rate")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("effort", "kinds"), [("quick", {"gaussian"}), ("normal", {"gaussian", "laplace-l1"})]
+)
+def test_metric__a_quick_tuning_learns_from_euclidean_distances(monkeypatch, effort, kinds):
+    monkeypatch.setattr(columns, "_FACTORS", {"gaussian": (0.5,), "laplace-l1": (0.5,)})
     X, y = spirals(300)
     tuning = TuneParams(
-        effort="quick", folds=2, alphas=(1e-4,), kernels=("gaussian", "laplace-l1"),
-        scales=("none", "learned"),
+        effort=effort, folds=2, alphas=(1e-4,), kernels=("gaussian", "laplace-l1"),
+        scales=("none", "learned"), width_factors=(0.5,), penalties=("weights",),
     )  # fmt: skip
-    drawn = FitParams(basis="random", basis_size=20)
-    quick = METRIC.recorded(fit(X, y, drawn, tuning=tuning)).rounds
-    assert [each["kernel"] for each in quick] == ["gaussian", "gaussian"]
-    tuning, more = replace(tuning, kernels=("gaussian",)), replace(drawn, metric_rounds=3)
-    asked = METRIC.recorded(fit(X, y, more, tuning=tuning)).rounds
-    assert len(asked) == 4
+    run = fit(X, y, FitParams(basis="random", basis_size=20, metric_rounds=2), tuning=tuning)
+    rounds = METRIC.recorded(run).rounds
+    assert {each["kernel"] for each in rounds} == kinds
+    assert len(rounds) == 3 * len(kinds)
+
+
+def test_metric__a_quick_tuning_with_l1_kernels_alone_learns_from_them(monkeypatch):
+    monkeypatch.setattr(columns, "_FACTORS", {"gaussian": (0.5,), "laplace-l1": (0.5,)})
+    tuning = TuneParams(
+        effort="quick", folds=2, alphas=(1e-4,), kernels=("laplace-l1",), scales=("learned",),
+        width_factors=(0.5,),
+    )  # fmt: skip
+    run = fit(*spirals(200), FitParams(basis="random", basis_size=20), tuning=tuning)
+    assert {each["kernel"] for each in METRIC.recorded(run).rounds} == {"laplace-l1"}
+
+
+def test_metric__weights_of_two_kinds_are_compared_by_the_same_networks(monkeypatch):
+    """Two columns of steps suit l1 distances, whose networks learn them among the noise."""
+    monkeypatch.setattr(columns, "_FACTORS", {"gaussian": (0.5,), "laplace-l1": (0.4,)})
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 8))
+    tuning = TuneParams(
+        folds=2, alphas=(1e-4,), kernels=("gaussian", "laplace-l1"), scales=("learned",),
+        width_factors=(0.5,), penalties=("weights",),
+    )  # fmt: skip
+    drawn = FitParams(basis="random", basis_size=20, metric_rounds=2, cells=1)
+    run = fit(X, np.sign(X[:, 0]) + np.sign(X[:, 1]), drawn, tuning=tuning)
+    record, root = METRIC.recorded(run), run.read("metric/root")
+    # Round by round, those of Euclidean distances first.
+    assert [each["kernel"] for each in record.rounds] == ["gaussian"] * 3 + ["laplace-l1"] * 3
+    assert root[:2].min() > 2 * root[2:].max()
+    assert record.kept in range(1, 6)
+    # Whatever the place of weights that are no use.
+    table, useless = write_table(MemoryStore(), X, target=np.sign(X[:, :2]).sum(axis=1)), root[::-1]
+    for roots in ([root, useless], [useless, root]):
+        assert roots[columns._best_root(run, table, roots)] is root

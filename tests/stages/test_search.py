@@ -7,13 +7,22 @@ import pytest
 from sklearn.datasets import load_wine
 
 from dask_nrbfn.choices import KERNELS, LOSSES
+from dask_nrbfn.fit import planned
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.spec import ALPHAS_NEXT, TUNES
-from dask_nrbfn.stages import search
+from dask_nrbfn.spec import MOST_LEFT, TUNES
+from dask_nrbfn.stages import search, trials
 from dask_nrbfn.stages.columns import METRIC
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.resolve import resolve_tuning
-from dask_nrbfn.stages.search import SEARCH, planned_rounds
-from tests.stages.fits import fit_table
+from dask_nrbfn.stages.search import (
+    ALPHAS_BEYOND,
+    ALPHAS_LARGER,
+    ALPHAS_SMALLER,
+    SEARCH,
+    planned_rounds,
+)
+from dask_nrbfn.stages.trials import Folds
+from tests.stages.fits import ENGINE, fit_table, write
 from tests.tables import spirals, surfaces
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
@@ -74,19 +83,47 @@ def test_bases__those_that_are_tried_say_what_is_needed():
     assert "neighbors" not in run.stages
 
 
+def test_bases__sources_are_compared_with_the_best_combination_alone():
+    X, y = spirals(150)
+    found = tune(X, y, tuning=replace(QUICK, bases=("sknn", "kmeans"))).stages["search"]
+    # Others have drawn rows, and say so.
+    assert {each["basis"] for each in found["tried"]} == {"random"}
+    *others, sknn, kmeans = found["finals"]
+    assert {each["basis"] for each in others} == {"random"}
+    assert (sknn["basis"], sknn["basis_rule"]) == ("sknn", "least-confident")
+    assert kmeans["basis"] == "kmeans"
+    best = min((sknn, kmeans), key=lambda each: each["brier_score"])
+    assert found["chosen"] == {name: best[name] for name in found["chosen"]}
+    with_drawn = replace(QUICK, bases=("sknn", "random"))
+    found = tune(X, y, tuning=with_drawn).stages["search"]
+    drawn = min(found["tried"], key=lambda each: each["brier_score"])
+    best = min((drawn, found["finals"][-1]), key=lambda each: each["brier_score"])
+    assert found["finals"][-1]["basis"] == "sknn"
+    assert found["chosen"]["basis"] == best["basis"]
+
+
 @pytest.mark.parametrize(("scale", "name"), [("none", "scales"), ("learned", "scale")])
 def test_metric__names_what_asks_for_it(scale, name):
     assert f"`{name}`" in METRIC.remedy(replace(SIZED, scale=scale))
 
 
-def test_rounds__a_third_of_the_rows_half_of_the_basis_and_a_quarter_of_the_rest():
-    rounds = planned_rounds(100, 60_000, 1000, 5)
-    assert rounds == [(100, 6666, 250, 1), (25, 20_000, 500, 1), (7, 60_000, 1000, 1)]
-    assert planned_rounds(49, 3000, 300, 5)[0] == (49, 2000, 250, 2)
-    # Five hundred held-out rows are enough.
-    assert planned_rounds(13, 7500, 300, 5)[0] == (13, 2500, 250, 1)
-    # Rounds on equally many rows would try the same again.
-    assert planned_rounds(200, 900, 100, 3) == [(200, 900, 100, 2), (50, 900, 100, 3)]
+WIDTHS = tuple(0.01 * 2.0**power for power in range(10))
+MANY = replace(QUICK, width_factors=WIDTHS, kernels=("gaussian",), features=("plain", "normalized"))
+
+
+SIZES = {"_FIRST": (60, 8, 30), "_SECOND": (120, 12, 60), "_KINDS": (240, 16, 60)}
+
+
+@pytest.fixture
+def small_rounds(monkeypatch):
+    """Rows, basis rows and held-out rows of the rounds that suit small tables."""
+    monkeypatch.setattr(trials, "_ENOUGH_JUDGED", 50)
+    for name, size in SIZES.items():
+        monkeypatch.setattr(search, name, size)
+
+
+def sizes_of(rounds):
+    return [(each["n_tried"], each["n_rows"], each["n_basis"]) for each in rounds]
 
 
 def test_factors__lie_between_those_that_were_tried_and_beyond_the_ends():
@@ -96,23 +133,40 @@ def test_factors__lie_between_those_that_were_tried_and_beyond_the_ends():
     assert search._factors_next_to(3.0, [3.0]) == [3.0, 3.0]
 
 
-def test_search__the_best_of_each_round_go_on():
-    X, y = spirals(4500)
-    tuning = replace(
-        QUICK,
-        width_factors=tuple(0.01 * 2.0**power for power in range(8)),
-        features=("plain", "normalized"),
-    )
-    run = tune(X, y, replace(SIZED, basis="random"), tuning)
-    search = run.stages["search"]
-    assert [each["n_tried"] for each in search["rounds"]] == [16, 4]
-    assert [each["n_rows"] for each in search["rounds"]] == [2000, 4500]
-    by_round = [[each for each in search["tried"] if each["round"] == n] for n in (0, 1)]
-    assert [len(each) for each in by_round] == [12, 4]
-    # The first of two rounds tries every second alpha.
-    assert {each["alpha"] for each in by_round[0]} <= {1e-2, None}
-    best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
-    assert search["chosen"] == {name: best[name] for name in search["chosen"]}
+def test_search__the_best_widths_of_each_kind_go_on(small_rounds):
+    X, y = spirals(400)
+    run = tune(X, y, replace(SIZED, basis="random"), MANY)
+    record = run.stages["search"]
+    # Two widths of two kinds; then one width of each kind, of those that are not clearly worse.
+    (first, second, kinds), n_kinds = sizes_of(record["rounds"]), record["rounds"][2]["n_tried"]
+    assert (first, second, kinds) == ((20, 60, 8), (4, 120, 12), (n_kinds, 240, 16))
+    by_round = [[each for each in record["tried"] if each["round"] == n] for n in range(3)]
+    assert [len(each) for each in by_round] == [16, 4 - n_kinds, n_kinds]
+    later = [each["features"] for each in (*by_round[1], *by_round[2])]
+    assert sorted(later) == ["normalized"] * 2 + ["plain"] * 2
+    best = min(by_round[2], key=lambda each: each["brier_score"])
+    assert record["chosen"] == {name: best[name] for name in record["chosen"]}
+
+
+def test_search__few_combinations_need_no_first_round(small_rounds):
+    tuning = replace(MANY, features=("plain",))
+    rounds = tune(*spirals(400), replace(SIZED, basis="random"), tuning).stages["search"]["rounds"]
+    assert sizes_of(rounds)[0] == (10, 120, 12)
+
+
+@pytest.mark.parametrize("n_rows", [400, 100])
+def test_rounds__are_planned_as_they_run(small_rounds, n_rows):
+    (X, y), params = spirals(n_rows), replace(SIZED, basis="random")
+    context = FitContext.resolve(write(X, y), params, ENGINE, MANY)
+    n_folds = Folds.of(n_rows).n_folds
+    assert n_folds == (1 if n_rows == 400 else 5)
+    steps = planned_rounds(planned(context).labelled_sizes, n_rows, SIZED.basis_size)
+    found = sizes_of(tune(X, y, params, MANY).stages["search"]["rounds"])
+    expected = [(each.n_tried // n_folds, each.n_rows, each.n_basis) for each in steps]
+    assert found[0] == expected[0]
+    assert [each[1:] for each in found] == [each[1:] for each in expected[:3]]
+    # A plan does not know how many kinds are clearly worse.
+    assert all(own[0] <= most[0] for own, most in zip(found, expected, strict=False))
 
 
 def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_beside_the_best():
@@ -120,14 +174,35 @@ def test_search__the_whole_basis_is_tried_with_the_best_penalty_and_the_alphas_b
     alphas = tuple(10.0**-power for power in range(1, 14))
     tuning = replace(QUICK, alphas=alphas, penalties=("weights", "kernel"))
     run = tune(X, y, replace(SIZED, basis="random"), tuning)
-    best = min(
-        run.stages["search"]["tried"], key=lambda each: (each["error_rate"], each["log_loss"])
-    )
-    near = alphas.index(best["alpha"])
+    of_search = run.stages["search"]
+    best = min([*of_search["tried"], *of_search["finals"]], key=lambda each: each["brier_score"])
+    place = alphas.index(best["alpha"])
     tried = [(each["penalty"], each["alpha"]) for each in run.stages["validation"]["path"]]
-    beside = alphas[max(near - ALPHAS_NEXT, 0) : near + ALPHAS_NEXT + 1]
+    n_smaller = ALPHAS_BEYOND if best["alpha"] == 1e-7 else ALPHAS_SMALLER
+    beside = alphas[max(place - ALPHAS_LARGER, 0) : place + n_smaller + 1]
     assert tried == [(best["penalty"], alpha) for alpha in beside]
     assert run.begun.alphas == alphas
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [(1e-1, range(1, 4)), (1e-4, range(3, 7)), (1e-7, range(6, 12)), (1e-13, range(12, 14))],
+)
+def test_alphas__of_the_end_lie_next_to_the_best_and_further_beyond_float32(alpha, expected):
+    alphas = [10.0**-power for power in range(1, 14)]
+    left = search._left_at_end(alphas, {"penalty": "kernel", "alpha": alpha})
+    assert left == {"penalties": ["kernel"], "alphas": [10.0**-power for power in expected]}
+    assert len(left["alphas"]) <= MOST_LEFT
+    # The order of those that are given stays.
+    left = search.left_next_to(alphas[::-1], {"penalty": "kernel", "alpha": 1e-3}, 1, 2)
+    assert left["alphas"] == [1e-5, 1e-4, 1e-3, 1e-2]
+
+
+@pytest.mark.parametrize("alphas", [(1e-9,), (1e-5, 1e-9, 1e-11)])
+def test_search__alphas_beyond_single_precision_alone(alphas):
+    run = tune(*spirals(200), SIZED, replace(QUICK, alphas=alphas))
+    assert {each["alpha"] for each in run.stages["search"]["tried"]} <= {*alphas}
+    assert run.chosen_params.alpha in alphas
 
 
 def test_search__of_numbers_takes_the_least_error():
@@ -140,16 +215,17 @@ def test_search__of_numbers_takes_the_least_error():
 
 def test_search__refines_the_width_of_the_best():
     X, y = spirals(150)
-    tuning = replace(QUICK, width_factors=None, effort="normal", kernels=("gaussian",))
+    tuning = replace(
+        QUICK, width_factors=None, effort="normal", kernels=("gaussian",), penalties=("weights",)
+    )
     run = tune(X, y, replace(SIZED, scale="unit", basis="random"), tuning)
     search = run.stages["search"]
     assert len(search["tried"]) == 8
     start, *beside = [each["width_factor"] for each in search["finals"]]
     assert len(beside) in (2, 4)
     assert min(beside[:2]) < start < max(beside[:2])
-    best = min(each["error_rate"] for each in search["finals"])
-    errors = {each["width_factor"]: each["error_rate"] for each in search["finals"]}
-    assert errors[run.chosen_params.width_factor] == best
+    losses = {each["width_factor"]: each["brier_score"] for each in search["finals"]}
+    assert losses[run.chosen_params.width_factor] == min(losses.values())
     assert search["stopped"].startswith(("no width next to", "the limit of 2 refinements"))
 
 

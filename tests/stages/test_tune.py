@@ -100,27 +100,35 @@ def test_validation__equals_a_recomputation():
 
 
 @pytest.mark.usefixtures("kept_scratch")
+def trial_scores(X, y, basis, folds, *, factor, alpha):
+    """Return the scores of every row by the rows and basis rows outside its fold."""
+    scores, F = np.empty((len(y), 3)), np.eye(3)[y]
+    for fold in range(5):
+        held_out, kept = folds == fold, basis[folds[basis] != fold]
+        width = factor * reference_distances(X, X[kept]).mean()
+        Phi = reference_activations(X, X[kept], width)
+        scores[held_out] = Phi[held_out] @ reference_ridge(Phi[~held_out], F[~held_out], alpha)[0]
+    return scores
+
+
 def test_search__equals_a_recomputation():
     X, y = spirals(160)
     run = tune(X, y, tuning=TWO, chunk_rows=37)
-    basis, record = run.read_part("search-bases", 0, "values_least-confident"), run.stages["search"]
-    rows = run.read_part("search-bases", 0, "rows_least-confident")
-    np.testing.assert_array_equal(X[rows], basis)
-    assert (record["n_rows"], record["n_basis"]) == (160, 10) == (160, len(basis))
-    folds = folds_of_rows(0, 160, n_folds=3, seed=0)
+    record = run.stages["search"]
+    assert (record["n_rows"], record["n_basis"]) == (160, 10)
+    # A fifth of the rows in drawn order is held out at a time; basis rows are of all folds.
+    order, folds = np.random.default_rng([0, 1]).permutation(160), np.empty(160, dtype=int)
+    folds[order] = np.repeat(np.arange(5), 32)
+    basis = order.reshape(5, 32).T.ravel()[:10]
     for entry, factor in zip(record["tried"], (1.0, 0.3), strict=True):
         assert entry["width_factor"] == factor
-        scores = {
-            alpha: naive_scores(X, y, basis, rows, factor=factor, alpha=alpha, folds=folds)
-            for alpha in ALPHAS
-        }
-        errors = [np.mean(each.argmax(axis=1) != y) for each in scores.values()]
-        assert entry["error_rate"] == pytest.approx(min(errors), abs=1e-12)
-        assert entry["alpha"] == ALPHAS[int(np.argmin(errors))]
-        own, powers = scores[entry["alpha"]], np.arange(-10, 2, 0.05)
-        least = min(naive_log_loss(own, y, 2.0**power) for power in powers)
-        assert entry["log_loss"] == pytest.approx(least, rel=1e-3)
-    best = min(record["tried"], key=lambda entry: entry["error_rate"])
+        scores = [trial_scores(X, y, basis, folds, factor=factor, alpha=each) for each in ALPHAS]
+        losses = [np.mean(np.sum((each - np.eye(3)[y]) ** 2, axis=1)) for each in scores]
+        place = int(np.argmin(losses))
+        assert entry["brier_score"] == pytest.approx(losses[place], rel=1e-4)
+        assert entry["alpha"] == ALPHAS[place]
+        assert entry["error_rate"] == pytest.approx(np.mean(scores[place].argmax(axis=1) != y))
+    best = min(record["tried"], key=lambda entry: entry["brier_score"])
     assert (
         record["chosen"]["width_factor"] == run.chosen_params.width_factor == best["width_factor"]
     )
