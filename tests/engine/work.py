@@ -95,6 +95,7 @@ def environment():
         "variables": {name: os.environ.get(name) for name in worker_environment(1)},
         "blas": [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"],
         "numba": numba.config.NUMBA_NUM_THREADS,
+        "threads": n_threads(),
     }
 
 
