@@ -533,10 +533,10 @@ class TuneParams(Params):
     held-out rows of the sample. All combinations of scale, features, kernel and width are tried
     with few rows and a small drawn basis; the best ones continue with more. Without a `basis_size`,
     `components` or `confidence_threshold` the number of basis rows is chosen too: 16, 32, and so on
-    until a doubling gains less than a standard error. The smallest basis within one standard error
-    of the best is chosen (Breiman et al. 1984); among such bases of up to 256 rows, the largest.
-    Sources of the basis and penalties are compared with that size. ``help(TuneParams)`` and the
-    page Parameters of the guide list the parameters.
+    until a doubling gains less than a standard error ("quick": two). The smallest basis within one
+    standard error of the best is chosen (Breiman et al. 1984); among such bases of up to 256 rows,
+    the largest. Sources of the basis and penalties are compared with that size.
+    ``help(TuneParams)`` and the page Parameters of the guide list the parameters.
     """
 
     effort: str = word(

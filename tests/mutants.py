@@ -66,8 +66,8 @@ EQUIVALENT = {
     ),
     "stages/search.py: sizes = [size for size in sizes if size <= cheap or job.left_s(size) > "
     "[0 -> 1]]": "a second more or less is left",
-    "stages/search.py: while gains_by_doubling(curve) and size <= most and job.left_s(size) > "
-    "[0 -> 1]:": "a second more or less is left",
+    "stages/search.py: while gains_by_doubling(curve, n_errors) and size <= most and "
+    "job.left_s(size) > [0 -> 1]:": "a second more or less is left",
     "stages/search.py: has_time = not firsts or search.job.left_s(winner.n_basis) > [0 -> 1]": (
         "a second more or less is left"
     ),

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Calls of each measured kernel; its most rows, in a plan and before a tuning; its most basis rows.
 _REPEATS = 3
-_ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 2048, 1500
+_ROWS, _FEW_ROWS, _MAX_BASIS = 4096, 1024, 1500
 _MAX_ELEMENTS = 2**23
 # Most compared values: the differences of all pairs of rows take a fraction of a second.
 _MAX_COMPARED = 2**32

@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.small_fit import (
     network_moments,
 )
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.numeric.trials import figures_of, try_network
+from dask_nrbfn.numeric.trials import try_network
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -154,7 +154,7 @@ _CHANCE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class CellFit:
-    """The network of a cell; `width_factor` is None if the scores are constant.
+    """The network of a cell.
 
     `root` (p,) multiplies the column weights of the table. `held_out` (n, q) are the scores of each
     row by the network without its fold, for numbers less the origin.
@@ -163,7 +163,6 @@ class CellFit:
     basis: Rows
     root: Floats
     width: float
-    width_factor: float | None
     solved: SolvedCell
     shares: Floats
     moments: Moments
@@ -220,7 +219,6 @@ def fit_cell(
         basis=table.basis,
         root=_further_root(scaling, chosen.scaling, table.X.shape[1]),
         width=features.width,
-        width_factor=chosen.network.width_factor,
         solved=solved,
         shares=shares,
         moments=moments,
@@ -238,13 +236,12 @@ def _choose(
     unjudged = _Choice(scaling, replace(network, ridges=(middle,)), np.inf)
     if min(n_judged, len(held_out) - n_judged) < _FEWEST_JUDGED:
         return unjudged
-    figure, _ = figures_of(of_numbers=table.targets.centred)
 
     def tried(scaling: Scaling, around: SmallNetwork, steps: Sequence[float]) -> list[_Choice]:
         networks = [replace(around, width_factor=around.width_factor * step) for step in steps]
         trials = each(lambda own: try_network(table, scaling, own, fold=_JUDGING), networks)
         return [
-            _Choice(scaling, replace(own, ridges=(Ridge.of(best.entry),)), best.entry[figure])
+            _Choice(scaling, replace(own, ridges=(Ridge.of(best.entry),)), best.loss)
             for own, best in zip(networks, trials, strict=True)
             if best is not None
         ]
@@ -316,7 +313,6 @@ def _constant(table: SmallTable, n_folds: int) -> CellFit:
         basis=table.basis[:1],
         root=np.ones(table.X.shape[1]),
         width=1.0,
-        width_factor=None,
         solved=SolvedCell.constant(moments),
         shares=np.ones(1),
         moments=moments,

@@ -505,10 +505,10 @@ class BasisDistances:
         rows = float_rows(basis)
         return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
 
-    def squared(self, X: Rows, *, out: Floats | None = None) -> Floats:
-        """Return the squared distances between rows and basis rows, float64 (b, r), in `out`."""
+    def squared(self, X: Rows) -> Floats:
+        """Return the squared distances between rows and basis rows, float64 (b, r)."""
         X = beside(X, self._basis)
-        squared = self._distances.squared(X, out=out, scratch=None)
+        squared = self._distances.squared(X, out=None, scratch=None)
 
         def clip(strip: slice) -> None:
             np.maximum(squared[strip], 0.0, out=squared[strip])

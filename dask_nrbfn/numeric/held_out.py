@@ -83,8 +83,6 @@ class LabelSums(JudgedSums):
 
     confusion: Floats
 
-    compared: ClassVar[tuple[str, ...]] = ("error_rate",)
-
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
         """Return the sums of no rows."""
@@ -338,11 +336,6 @@ class FoldWeights(NamedTuple):
     ones: Floats
     kept: NDArray[np.bool_]
 
-    def at(self, place: int) -> "FoldWeights":
-        """Return the weights of one model."""
-        own = [place]
-        return FoldWeights(self.weights[own], self.intercepts[own], self.ones[own], self.kept)
-
     @property
     def rows(self) -> Floats:
         """All vectors whose products with activations give the scores, (A q + A + 1, r)."""
@@ -355,14 +348,13 @@ def held_out_scores(
     rows: Floats,
     intercepts: Floats,
     *,
-    squared: Floats | None = None,
     buffer: Floats | None = None,
 ) -> Floats:
     """Return the scores (b, A, q) of rows that the models of `FoldWeights` were not fitted to.
 
     `rows` are those of `FoldWeights`. The scores are on the device of the basis.
     """
-    products = features.weighted_sums(X, rows, squared=squared, buffer=buffer)
+    products = features.weighted_sums(X, rows, buffer=buffer)
     n_models, n_targets = intercepts.shape
     n_scores = n_models * n_targets
     scores = products[:, :n_scores].reshape(-1, n_models, n_targets)

@@ -85,7 +85,9 @@ LAPLACIAN = Kernel(
 )
 """``exp(-t)``; not smooth where the distance is 0, where its slope is infinite."""
 
-LAPLACE_L1 = Kernel(width_factors=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2), rate=1.0, l1=True, slope=None)
+LAPLACE_L1 = Kernel(
+    width_factors=(0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 12.8), rate=1.0, l1=True, slope=None
+)
 """``exp(-sum_l |x_l - g_l| / sigma)``, a product of functions of one column each.
 
 It sees columns one at a time, as decision trees do. l_{p,q} with p = q = 1 of Beaglehole,

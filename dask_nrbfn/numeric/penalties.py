@@ -146,11 +146,6 @@ class Ridge(NamedTuple):
         return cls(**{name: getattr(params, name) for name in cls._fields})
 
     @property
-    def without_alpha(self) -> Self:
-        """The ridge without alpha, equal for all alphas of a path."""
-        return self._replace(alpha=0.0)
-
-    @property
     def shared(self) -> Self:
         """The ridge without alpha and without the number of eigenfunctions."""
-        return self.without_alpha._replace(components=None)
+        return self._replace(alpha=0.0, components=None)

@@ -172,14 +172,13 @@ class RadialFeatures:
         X: Rows,
         weights: Floats,
         *,
-        squared: Floats | None = None,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
     ) -> Floats:
         """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
         X = beside(X, self.basis)
         weights = beside(weights, self.basis)
-        exponents = self._exponents(X, squared=squared, out=buffer, scratch=scratch)
+        exponents = self._exponents(X, out=buffer, scratch=scratch)
 
         def exponentials(strip: slice) -> Floats:
             return self._exponentials_in_place(X, exponents[strip], strip.start)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -37,8 +38,7 @@ _LINEAR_ALPHA = 1e-9
 class SmallTable:
     """Rows in memory with their folds, and the rows of a basis; nothing is scaled.
 
-    y (n,) are class codes or numbers; the fold of a basis point that is not a row is -1; `spread`
-    are the rows that decide widths and clusters, possibly without labels.
+    y (n,) are class codes or numbers; the fold of a basis point that is not a row is -1.
     """
 
     X: Rows
@@ -48,8 +48,6 @@ class SmallTable:
     folds: NDArray[np.int64]
     basis: Rows
     basis_folds: NDArray[np.int64]
-    spread: Rows
-    spread_weights: Floats
     block_rows: int
 
     def linear_scores(self, scaling: Scaling, folds: Sequence[int]) -> Floats:
@@ -69,17 +67,14 @@ class SmallTable:
     def thinned(self, n_rows: int, n_basis: int) -> Self:
         """Return a draw of at most `n_rows` rows and `n_basis` basis rows."""
         basis = _drawn(self.basis.shape[0], n_basis)
-        spread = _drawn(self.spread.shape[0], n_rows)
         return replace(
             self.take(_drawn(self.X.shape[0], n_rows)),
             basis=self.basis[basis],
             basis_folds=self.basis_folds[basis],
-            spread=self.spread[spread],
-            spread_weights=self.spread_weights[spread],
         )
 
     def take(self, rows: NDArray[Any]) -> Self:
-        """Return some of the rows, by indices or bool (n,); `spread` stays."""
+        """Return some of the rows, by indices or bool (n,)."""
         return replace(
             self, X=self.X[rows], y=self.y[rows], weights=self.weights[rows], folds=self.folds[rows]
         )
@@ -155,11 +150,14 @@ def fit_folds(
     Sums over the rows of each fold are computed once, ``n r^2`` flops, and a factorization for each
     fold and ridge: ``r^3 / 3 + 2 n q r / folds`` flops. The ridges have no locality.
     """
-    judging = _Judging(table, scaling, network.l1, range(n_folds))
+    judging = _Judging(table, scaling, network.l1, n_folds)
     scores = judging.scores(network)
     targets = table.targets
-    losses, _ = losses_of(targets, scores, table.y, target_scales(table, np.arange(len(table.y))))
-    means = table.weights @ losses
+    scales = target_scales(table, np.arange(len(table.y)))
+    means = np.zeros(len(network.ridges))
+    for rows in table.blocks(slice(0, len(table.y))):
+        losses, _ = losses_of(targets, scores[rows], table.y[rows], scales)
+        means += table.weights[rows] @ losses
     regular = np.flatnonzero(np.isfinite(means)).tolist()
     if not regular:
         return HeldOutFit(None, np.full((len(table.y), targets.n_targets), np.nan))
@@ -177,9 +175,9 @@ class NetworkMoments(NamedTuple):
 
 def network_moments(table: SmallTable, scaling: Scaling, network: SmallNetwork) -> NetworkMoments:
     """Return the sums over all rows from which a network without eigenfunctions is solved."""
-    judging = _Judging(table, scaling, network.l1, ())
+    judging = _Judging(table, scaling, network.l1, 1)
     features = judging.features(network)
-    (sums,) = judging.sums_of_groups(features.on_device())
+    sums = judging.sums(features.on_device(), slice(0, len(table.y)))
     return NetworkMoments(features, judging.shares, sums.moments())
 
 
@@ -204,29 +202,17 @@ def learned_root(table: SmallTable, features: RadialFeatures, weights: Floats) -
 
 
 class _Judging:
-    """Rows in groups, the scaled basis and the mean distance of one kind.
+    """Rows fold after fold, the scaled basis and the mean distance of one kind.
 
-    Groups are the held-out folds, and the last group all other folds. A GPU keeps the gram matrices
-    and up to 128 MiB of rows.
+    A GPU keeps the gram matrices and up to 128 MiB of rows.
     """
 
-    def __init__(
-        self,
-        table: SmallTable,
-        scaling: Scaling,
-        l1: bool,
-        held_out: Sequence[int],
-    ) -> None:
-        group_of = np.full(int(table.folds.max(initial=0)) + 1, len(held_out))
-        group_of[[fold for fold in held_out if fold < len(group_of)]] = [
-            place for place, fold in enumerate(held_out) if fold < len(group_of)
-        ]
-        groups = group_of[table.folds]
-        self._order = np.argsort(groups, kind="stable")
+    def __init__(self, table: SmallTable, scaling: Scaling, l1: bool, n_folds: int) -> None:
+        self._order = np.argsort(table.folds, kind="stable")
         self._table, self._scaling = table.take(self._order), scaling
-        ends = np.cumsum(np.bincount(groups, minlength=len(held_out) + 1)).tolist()
-        self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
+        ends = np.cumsum(np.bincount(table.folds, minlength=n_folds)).tolist()
+        self._folds = [slice(a, b) for a, b in pairwise([0, *ends])]
+        self._kept = [np.not_equal(table.basis_folds, fold) for fold in range(n_folds)]
         self._basis = scaling.apply(table.basis)
         basis, own = placed(float_rows(self._basis), scaling)
         distances = BasisDistances.from_basis(basis, own, l1=l1)
@@ -239,12 +225,12 @@ class _Judging:
         """Return the mean distance from the basis, and the shares of its clusters, (r,)."""
         table, r = self._table, self._basis.shape[0]
         totals, clusters = [], np.zeros(r)
-        for rows in table.blocks(slice(0, table.spread.shape[0])):
-            X, weights = table.spread[rows], table.spread_weights[rows]
+        for rows in table.blocks(slice(0, table.X.shape[0])):
+            X, weights = table.X[rows], table.weights[rows]
             nearest = np.empty(X.shape[0], dtype=np.intp)
             totals.append(distances.total(X, weights=weights, nearest=nearest))
             clusters += np.bincount(nearest, weights, minlength=r)
-        weight = table.spread_weights.sum()
+        weight = table.weights.sum()
         mean_distance = math.fsum(totals) / (weight * r)
         # If all rows are (almost) equal, any width is as good.
         return mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight
@@ -276,27 +262,19 @@ class _Judging:
             held_out[self._order[rows]] = to_host(scores)
         return held_out
 
-    def sums_of_groups(self, features: RadialFeatures) -> list[MomentSums]:
-        """Return the sums over each group of training rows."""
-        # The rows of a single held-out fold are not summed, so nothing is subtracted either.
-        groups = self._groups if len(self._kept) > 1 else self._groups[-1:]
-        return [self._sums(features, group) for group in groups]
-
     def _seen_sums(self, features: RadialFeatures) -> Iterator[list[Floats]]:
         """Yield the sums of the rows outside each fold that is held out."""
-        of_groups = [list(sums.arrays()) for sums in self.sums_of_groups(features)]
-        if len(of_groups) == 1:
-            yield of_groups[0]
-            return
-        total = [sum(arrays[1:], arrays[0]) for arrays in zip(*of_groups, strict=True)]
-        for own in of_groups[:-1]:
+        of_folds = [self.sums(features, fold).arrays() for fold in self._folds]
+        total = [sum(arrays[1:], arrays[0]) for arrays in zip(*of_folds, strict=True)]
+        for own in of_folds:
             yield [all_rows - held_out for all_rows, held_out in zip(total, own, strict=True)]
 
     def _rows(self, features: RadialFeatures, rows: slice) -> Rows:
         """Return rows; those on a GPU only to features there, as some features stay on the host."""
         return (self._X if features.xp is self._xp else self._table.X)[rows]
 
-    def _sums(self, features: RadialFeatures, group: slice) -> MomentSums:
+    def sums(self, features: RadialFeatures, group: slice) -> MomentSums:
+        """Return the sums over consecutive rows."""
         table, r, xp = self._table, features.n_basis, features.xp
         sums = MomentSums(r, table.targets.n_targets, xp=xp)
         buffer = xp.empty((min(table.block_rows, group.stop - group.start), r))
@@ -327,7 +305,7 @@ class _Judging:
         self, features: RadialFeatures, of_folds: list[FoldWeights]
     ) -> Iterator[tuple[slice, Floats]]:
         """Yield held-out rows, and their scores (b, A, q) by networks fitted without them."""
-        for weights, group in zip(of_folds, self._groups, strict=False):
+        for weights, group in zip(of_folds, self._folds, strict=True):
             weight_rows = beside(weights.rows, features.basis)
             for rows in self._table.blocks(group):
                 scores = held_out_scores(

@@ -32,7 +32,7 @@ def n_threads(*, default: int = 1) -> int:
     """Return the number of threads that this thread may use.
 
     That is the number given to `task_threads`, or else the number of BLAS threads of the process
-    from outside of tasks, `default` if it is unknown. A step of `side_by_side` has one thread.
+    from outside of tasks, `default` if it is unknown.
     """
     given = _given.get()
     return _LIMIT.outside(default) if given is None else given

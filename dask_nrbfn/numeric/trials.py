@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms, penalty_named
-from dask_nrbfn.numeric.products import over_strips, solve_single
+from dask_nrbfn.numeric.products import add_products, over_strips, solve_single
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import directions_among, solve_all
@@ -21,12 +21,13 @@ from dask_nrbfn.numeric.rows import Rows, is_csr, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, losses_of, target_scales
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.numeric.threads import side_by_side
+from dask_nrbfn.numeric.threads import concurrent_map, side_by_side
 from dask_nrbfn.numeric.types import Floats, Singles
 
 # With products of float32 that are summed in float64, test errors are those of float64 for alphas
-# from 1e-7 up; some systems are singular at 1e-9.
-LEAST_SINGLE = 0.99e-7
+# from 1e-7 up; some systems are singular at 1e-9. If activations are shifted by their mean and
+# systems are float64, the least penalty is this share of the variance of the activations.
+LEAST_SINGLE, _LEAST_OF_VARIANCE = 0.99e-7, 2e-9
 
 # Values up to this size, in mean distances, have finite squares in float32.
 _LARGEST_SINGLE = 1e15
@@ -35,9 +36,8 @@ _LARGEST_SINGLE = 1e15
 # squared widths it changes exponents by at most 1e-3; activations of farther rows need float64.
 _FARTHEST_SINGLE = 2e4
 
-# Columns of a tile of a gram matrix, and bytes of the systems of one network that are solved at the
-# same time as the first.
-_TILE, _CONCURRENT_BYTES = 1024, 2**28
+# Columns of a tile of a gram matrix.
+_TILE = 1024
 
 # Rows of a block, and of the draw whose mean distance is the unit of width factors.
 _BLOCK_ROWS, _WIDTH_ROWS = 2048, 2000
@@ -56,7 +56,8 @@ class Trial:
     """The best ridge of a network, its figures, and its weights (q, r) without the last fold.
 
     losses (n,): the squared errors of the held-out rows, fold after fold, for numbers over their
-    variance. falls: whether the least alpha is better than the next by more than a standard error.
+    variance. beyond: ridges with smaller alphas, which were singular or need float64, if the least
+    alpha is better than the next by more than a standard error.
     """
 
     network: SmallNetwork
@@ -65,7 +66,7 @@ class Trial:
     losses: Floats
     weights: Floats
     features: RadialFeatures
-    falls: bool
+    beyond: tuple[Ridge, ...]
 
 
 def judged_rows(table: SmallTable, folds: Sequence[int]) -> NDArray[np.intp]:
@@ -80,6 +81,7 @@ def try_networks(
     *,
     folds: Sequence[int] = (0,),
     n_components: int = 0,
+    exact: bool = True,
 ) -> list[Trial | None]:
     """Return a trial of each network of one kind of distances; None if its systems are singular.
 
@@ -87,9 +89,10 @@ def try_networks(
     judged on its rows. They share the distances, ``2 n r p`` flops; each takes ``n r^2 + 4 n r``
     flops, and ``r^3 / 3`` for each ridge.
 
-    Products are computed in float32 and summed in float64. Alphas below 1e-7 need float64, and are
-    tried if 1e-7 is clearly better than larger ones. A network is also tried in float64 if all
-    systems are singular in float32, if its ridges are more than multiples of I, and on a GPU.
+    Products are computed in float32 and summed in float64. Penalties below 1e-7 of the variance of
+    the activations need float64, and are tried if they are `exact` and the least is clearly better
+    than the next. A network is also tried in float64 if all systems are singular in float32, if its
+    ridges are more than multiples of I, and on a GPU.
     """
     rows = judged_rows(table, folds)
     shares = table.weights[rows] / table.weights[rows].sum()
@@ -105,10 +108,14 @@ def try_networks(
     single = [place for place, each in enumerate(networks) if trials[0].allow_single(each)]
     for place, trial in zip(single, tried([networks[i] for i in single], _Single), strict=True):
         found[place] = trial
-    left = {place: _left_after(own, found[place]) for place, own in enumerate(networks)}
+    left = {
+        place: _left_after(own, found[place])
+        for place, own in enumerate(networks)
+        if exact or found[place] is None
+    }
     places = [place for place, network in left.items() if network is not None]
-    exact = tried([network for network in left.values() if network is not None], _Double)
-    for place, trial in zip(places, exact, strict=True):
+    in_double = tried([network for network in left.values() if network is not None], _Double)
+    for place, trial in zip(places, in_double, strict=True):
         found[place] = _better(found[place], trial)
     return found
 
@@ -117,8 +124,7 @@ def _left_after(network: SmallNetwork, trial: Trial | None) -> SmallNetwork | No
     """Return the network with the ridges that float32 has left to float64; None without any."""
     if trial is None:
         return network
-    smaller = tuple(each for each in network.ridges if each.alpha < LEAST_SINGLE)
-    return replace(network, ridges=smaller) if smaller and trial.falls else None
+    return replace(network, ridges=trial.beyond) if trial.beyond else None
 
 
 def _better(one: Trial | None, other: Trial | None) -> Trial | None:
@@ -162,8 +168,11 @@ def _best(
     values = (loss, (1.0 - shown).tolist() if targets.centred else float(shown[0]))
     entry = dict(zip(figures_of(of_numbers=targets.centred), values, strict=True))
     entry = ridges[best]._asdict() | entry
-    falls = _falls(losses, regular, ridges, shares)
-    return Trial(network, entry, loss, losses[best], last.weights[best], last.features, falls)
+    least = min(ridges[place].alpha for place in regular)
+    beyond = tuple(each for each in ridges if each.alpha < least)
+    if not _falls(losses, regular, ridges, shares):
+        beyond = ()
+    return Trial(network, entry, loss, losses[best], last.weights[best], last.features, beyond)
 
 
 def _falls(losses: Floats, regular: list[int], ridges: Sequence[Ridge], shares: Floats) -> bool:
@@ -185,7 +194,10 @@ class _Trials:
         self._table, self.scaling, self.l1 = table, scaling, l1
         self._seen = np.flatnonzero(table.folds != fold)
         self._judged = np.flatnonzero(table.folds == fold)
-        self.basis = float_rows(scaling.apply(table.basis[table.basis_folds != fold]))
+        kept = table.basis_folds != fold
+        # A few distinct rows, or a basis of a few rows, may all be in one fold.
+        basis = table.basis[kept] if kept.any() else table.basis
+        self.basis = float_rows(scaling.apply(basis))
         self._distances = BasisDistances.from_basis(self.basis, scaling, l1=l1)
         self._n_components = n_components
         self.centred = table.targets.centred
@@ -205,7 +217,9 @@ class _Trials:
         centred = self.basis - self.basis.mean(axis=0)
         largest = float(np.abs(centred).max(initial=0.0)) / self.mean_distance
         n_regular = sum(each.alpha >= LEAST_SINGLE for each in network.ridges)
-        regular = 2 * n_regular > len(network.ridges)
+        # How small a penalty of plain features may be depends on the kernel.
+        shifted = not (network.normalized or self.centred)
+        regular = shifted or 2 * n_regular > len(network.ridges)
         return multiples and regular and largest < _LARGEST_SINGLE
 
     def of(
@@ -215,7 +229,10 @@ class _Trials:
         features = [self._features(network) for network in networks]
         own = arithmetic(self, features)
         sums = self._sums(own, len(networks))
-        solved = [self._solve(own, *each) for each in zip(networks, features, sums, strict=True)]
+        solved = [
+            self._solve(own, place, *each)
+            for place, each in enumerate(zip(networks, features, sums, strict=True))
+        ]
         judged = self._judged_by(own, solved, scales)
         return [
             _Judged(*losses, one.weights * self._units[:, None], each)
@@ -235,9 +252,9 @@ class _Trials:
     def mean_distance(self) -> float:
         """The mean distance of drawn rows from the basis; 1 if all rows are almost equal."""
         table = self._table
-        rows = np.arange(0, table.spread.shape[0], -(-table.spread.shape[0] // _WIDTH_ROWS))
-        weights = table.spread_weights[rows]
-        total = self._distances.total(table.spread[rows], weights=weights)
+        rows = np.arange(0, table.X.shape[0], -(-table.X.shape[0] // _WIDTH_ROWS))
+        weights = table.weights[rows]
+        total = self._distances.total(table.X[rows], weights=weights)
         mean = total / (float(weights.sum()) * self.basis.shape[0])
         return mean if mean**2 > 0 else 1.0
 
@@ -245,13 +262,13 @@ class _Trials:
     def _cluster_shares(self) -> Floats:
         """The weight share (r,) of the rows that are nearest to each basis row."""
         table, clusters = self._table, np.zeros(self.basis.shape[0])
-        for start in range(0, table.spread.shape[0], _BLOCK_ROWS):
+        for start in range(0, table.X.shape[0], _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            weights = table.spread_weights[rows]
+            weights = table.weights[rows]
             nearest = np.empty(len(weights), dtype=np.intp)
-            self._distances.total(table.spread[rows], nearest=nearest)
+            self._distances.total(table.X[rows], nearest=nearest)
             clusters += np.bincount(nearest, weights, minlength=len(clusters))
-        shares: Floats = clusters / table.spread_weights.sum()
+        shares: Floats = clusters / table.weights.sum()
         return shares
 
     def _sums(self, own: "_Activations", n_networks: int) -> list["MomentSums | _SingleSums"]:
@@ -268,21 +285,18 @@ class _Trials:
     def _solve(
         self,
         own: "_Activations",
+        place: int,
         network: SmallNetwork,
         features: RadialFeatures,
-        sums: "MomentSums | _SingleSums",
+        sums: Any,
     ) -> "_Solved":
-        gram, *others = sums.arrays()
-        mirror_in_place(gram)
-        system = RidgeSystem.of_sums(
-            gram, *others, targets=self._table.targets, normalized=network.normalized
-        )
+        system = own.system(place, sums, self._table.targets)
         terms = RidgeTerms(
             features=features.on_device,
             shares=lambda: self._cluster_shares,
             directions=lambda kept: directions_among(features, kept, self._n_components),
         )
-        weights = own.solve(system, network.ridges, terms)
+        weights = own.solve(place, system, network.ridges, terms)
         return _Solved(weights, system.intercept(weights))
 
     def _judged_by(
@@ -356,7 +370,15 @@ class _Double:
             own = squared if each.xp is self._xp else None
             yield each.activations(X, factors=factors, squared=own)
 
-    def solve(self, system: RidgeSystem, ridges: Sequence[Ridge], terms: RidgeTerms) -> Floats:
+    def system(self, place: int, sums: MomentSums, targets: Targets) -> RidgeSystem:
+        gram, *others = sums.arrays()
+        mirror_in_place(gram)
+        normalized = self._features[place].normalized
+        return RidgeSystem.of_sums(gram, *others, targets=targets, normalized=normalized)
+
+    def solve(
+        self, _: int, system: RidgeSystem, ridges: Sequence[Ridge], terms: RidgeTerms
+    ) -> Floats:
         every = np.ones(len(system.gram), dtype=np.bool_)
         return solve_all(system, every, tried=ridges, terms=terms, estimated=False)[0].weights
 
@@ -370,9 +392,10 @@ class _Single:
         self._centre, self._unit = trials.basis.mean(axis=0), trials.mean_distance
         self._basis = ((trials.basis - self._centre) / self._unit).astype(np.float32)
         self._norms = squared_norms(self._basis)
-        # Plain activations are centred if targets are. In wide kernels little is left, which is
-        # less than the rounding of float32 unless they are shifted before: by about their mean.
-        self._shifts: dict[int, Singles] | None = {} if trials.centred else None
+        # Plain activations of wide kernels differ by less than the rounding of float32, unless they
+        # are shifted by about their mean.
+        self._shifts: dict[int, Singles] = {}
+        self._least: dict[int, float] = {}
 
     def sums(self, n_targets: int) -> "_SingleSums":
         return _SingleSums(len(self._basis), n_targets)
@@ -395,7 +418,7 @@ class _Single:
             far = np.flatnonzero(sizes > _FARTHEST_SINGLE * width**2)
             if len(far):
                 Phi[far] = each.activations(X[far])
-            if self._shifts is not None and not each.normalized:
+            if not each.normalized:
                 Phi -= self._shifts.setdefault(place, Phi.mean(axis=0))
             Phi *= own
             yield Phi
@@ -418,8 +441,45 @@ class _Single:
         out += sizes[:, None]
         np.maximum(out, 0.0, out=out)
 
-    def solve(self, system: RidgeSystem, ridges: Sequence[Ridge], terms: RidgeTerms) -> Floats:
-        """Return the weights of ridges that are multiples of I; NaN below `LEAST_SINGLE`."""
+    def system(self, place: int, sums: "_SingleSums", targets: Targets) -> RidgeSystem:
+        """Return the system of a network; that of classes is one of activations without a shift."""
+        gram, products, target_products = sums.arrays()
+        shift, spread = self._shifts.get(place), float(np.trace(gram))
+        means = None
+        if shift is not None and not targets.centred:
+            own = shift.astype(np.float64)
+            sums_of_rows = products[0] + target_products[0, 0] * own
+            add_products(gram, np.array([own, sums_of_rows]), np.array([products[0], own]))
+            products += np.outer(target_products[0], own)
+            # The intercept makes up for the shift of the rows that are judged.
+            means = -own
+        mirror_in_place(gram)
+        system = RidgeSystem.of_sums(
+            gram, products, target_products, targets=targets, normalized=shift is None
+        )
+        if shift is not None:
+            trace = float(np.trace(system.gram)) or 1.0
+            self._least[place] = _LEAST_OF_VARIANCE * spread / trace
+        return system if means is None else replace(system, activation_means=means)
+
+    def solve(
+        self, place: int, system: RidgeSystem, ridges: Sequence[Ridge], terms: RidgeTerms
+    ) -> Floats:
+        """Return the weights of ridges that are multiples of I; NaN of alphas that are too small.
+
+        Systems of alphas below 1e-7 are solved in float64.
+        """
+        weights = self._solve_single(system, ridges)
+        least = self._least.get(place, LEAST_SINGLE)
+        small = [i for i, each in enumerate(ridges) if least <= each.alpha < LEAST_SINGLE]
+        if small:
+            every, tried = np.ones(len(system.gram), dtype=np.bool_), [ridges[i] for i in small]
+            solved, _ = solve_all(system, every, tried=tried, terms=terms, estimated=False)
+            weights[small] = solved.weights
+        return weights
+
+    def _solve_single(self, system: RidgeSystem, ridges: Sequence[Ridge]) -> Floats:
+        """Return the weights of ridges; NaN of alphas below `LEAST_SINGLE`."""
         gram, cross = system.gram.astype(np.float32), system.cross.astype(np.float32)
         trace = float(np.trace(system.gram))
 
@@ -434,8 +494,7 @@ class _Single:
                 solution[...] = np.nan
             return solution
 
-        at_once = 1 + _CONCURRENT_BYTES // gram.nbytes
-        return np.array(side_by_side(solve, ridges, at_once=at_once), dtype=np.float64)
+        return np.array([*concurrent_map(gram.nbytes)(solve, ridges)], dtype=np.float64)
 
 
 def _activate(
@@ -490,4 +549,6 @@ def trial_bytes(n_basis: int, n_targets: int, *, n_networks: int = 1, n_ridges: 
     """Return the bytes of networks that are tried together, without the rows."""
     squares = n_networks * 8 * n_basis**2 + 3 * 8 * n_basis**2
     scores = n_ridges * n_targets
-    return squares + _BLOCK_ROWS * (4 * 8 * n_basis + 3 * 8 * scores) + 16 * scores * n_basis
+    # The weights of every network stay, in float64 and float32.
+    weights = (16 + 12 * (n_networks - 1)) * scores * n_basis
+    return squares + _BLOCK_ROWS * (4 * 8 * n_basis + 3 * 8 * scores) + weights

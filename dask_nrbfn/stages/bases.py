@@ -97,9 +97,9 @@ class BasisSource:
 
     # Returns a basis of a number of rows by a `basis_rule`, or of fewer distinct rows.
     choose: Callable[[Run, Dataset, int, str], Chosen]
-    # Returns for each pair of a number and a `basis_rule` a basis of sampled rows, similar to the
-    # basis of the whole dataset. None: `choose` needs no rows.
-    sampled: Callable[[SampledRows, Sequence[tuple[int, str]]], list[Chosen]] | None = None
+    # Returns a number of sampled rows, similar to the basis of the whole dataset. None: `choose`
+    # needs no rows.
+    sampled: Callable[[SampledRows, int], Chosen] | None = None
     # Returns the basis of a fit without `basis_size`, up to a number of rows. None: such a fit has
     # the number of rows that `requested_size` returns.
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
@@ -336,8 +336,6 @@ class TableRows(NamedTuple):
             folds=folds,
             basis=basis.values,
             basis_folds=basis_folds,
-            spread=self.X,
-            spread_weights=self.weights,
             block_rows=block_rows(max(1, len(basis.rows))),
         )
 
@@ -348,23 +346,23 @@ def drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn)
 
 
-def bases_of_rows(
+def basis_of_rows(
     run: Run,
     dataset: Dataset,
     rows: TableRows,
     params: FitParams,
-    sizes: Sequence[tuple[int, str]],
+    size: int,
     *,
     scaling: Scaling,
     n_all: int,
-) -> list[Chosen]:
-    """Return bases of drawn rows by their sizes and rules, smaller where fewer rows are distinct.
+) -> Chosen:
+    """Return a basis of drawn rows, smaller if fewer are distinct.
 
     The numbers of the rows count the labelled rows; `n_all` rows were drawn from.
     """
     source, y = source_of(params.basis), rows.targets
     if source.sampled is None:
-        return [source.choose(run, dataset, *each) for each in sizes]
+        return source.choose(run, dataset, size, params.basis_rule)
     sampled = SampledRows(
         params=params,
         X=rows.X,
@@ -374,4 +372,4 @@ def bases_of_rows(
         numbers=rows.numbers,
         n_all=n_all,
     )
-    return source.sampled(sampled, sizes)
+    return source.sampled(sampled, size)

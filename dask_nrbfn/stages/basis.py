@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -367,7 +367,7 @@ def _draw(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 # Rows drawn at random, at least one of every class.
 RANDOM = BasisSource(
     choose=_draw,
-    sampled=lambda rows, sizes: [rows.best(np.zeros(rows.X.shape[0]), size) for size, _ in sizes],
+    sampled=lambda rows, size: rows.best(np.zeros(rows.X.shape[0]), size),
 )
 
 # Rows of one step of k-means.
@@ -417,7 +417,7 @@ def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
 
 KMEANS = BasisSource(
     choose=_find_centres,
-    sampled=lambda rows, sizes: [_centres_of_sample(rows, size) for size, _ in sizes],
+    sampled=_centres_of_sample,
     draws=False,
     n_sampled=_n_sampled,
 )
@@ -478,8 +478,8 @@ def _rows_above(run: Run, threshold: float) -> Iterator[RowPool]:
         yield replace(above, priority=np.zeros(len(above)))
 
 
-def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> list[Chosen]:
-    """Return bases by the confidence of the sampled rows among themselves."""
+def _unsure_of_sample(rows: SampledRows, size: int) -> Chosen:
+    """Return a basis by the confidence of the sampled rows among themselves."""
     rows = rows.first(bases.MOST_SCORED)
     scaled, n_rows = rows.scaling.apply(rows.X), rows.X.shape[0]
     if not is_csr(scaled):
@@ -496,8 +496,8 @@ def _unsure_of_sample(rows: SampledRows, sizes: Sequence[tuple[int, str]]) -> li
         below = np.count_nonzero(confidence < threshold) / len(confidence)
         n_drawn = _n_drawn(rows.params, rows.n_all, rows.n_classes)
         most = max(rows.n_classes, round(below * rows.n_all) + n_drawn)
-        return [rows.best(even, min(size, most)) for size, _ in sizes]
-    return [rows.best(even if rule == "uniform" else confidence, size) for size, rule in sizes]
+        return rows.best(even, min(size, most))
+    return rows.best(even if rows.params.basis_rule == "uniform" else confidence, size)
 
 
 # Rows of low soft-kNN confidence, near the border of classes (hu-nrbfn, Algorithm 1).

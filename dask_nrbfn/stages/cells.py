@@ -26,7 +26,13 @@ from dask_nrbfn.numeric.cell_solution import (
 )
 from dask_nrbfn.numeric.cell_tree import CellTree
 from dask_nrbfn.numeric.folds import folds_of_numbers
-from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums, unexplained_share
+from dask_nrbfn.numeric.held_out import (
+    HeldOutSums,
+    JudgedSums,
+    ResidualSums,
+    sums_of,
+    unexplained_share,
+)
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.rows import gathered
@@ -43,7 +49,7 @@ from dask_nrbfn.stages.bases import (
     SLICE_ROWS,
     Chosen,
     TableRows,
-    bases_of_rows,
+    basis_of_rows,
     drawn_rows,
     pieces_of,
     search_block_rows,
@@ -162,9 +168,10 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
     r, row_bytes = min(basis_of_cell(params), n_rows), _row_bytes(dataset)
     own = trial_bytes(r, q, n_ridges=len(CELL_ALPHAS))
     of_folds = 8 * (TuneParams.folds + 3) * r**2
-    # The rows as stored, sorted by folds and scaled; their scores; the networks that are tried.
+    # The rows as stored, sorted by folds and scaled; their scores with two alphas; the networks
+    # that are tried.
     return (
-        n_rows * (3 * row_bytes + 8 * (3 * p + 4 * q))
+        n_rows * (3 * row_bytes + 8 * (3 * p + 6 * q))
         + max(own + concurrent_bytes(len(STEPS), own), of_folds)
         + 6 * 8 * r * p
     )
@@ -217,8 +224,8 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
     of_cell, scaling = _read_cell(run, rows, cell), read_scaling(run)
     n_rows, size = len(of_cell.X), basis_of_cell(run.begun.params)
     params = run.spec.params.with_checked(basis_size=size)
-    sizes = [(min(size, n_rows), params.basis_rule)]
-    (basis,) = bases_of_rows(run, dataset, of_cell, params, sizes, scaling=scaling, n_all=n_rows)
+    size = min(size, n_rows)
+    basis = basis_of_rows(run, dataset, of_cell, params, size, scaling=scaling, n_all=n_rows)
     table = _table(run, dataset, of_cell, basis)
     network = SmallNetwork(params.kernel, params.width_factor, params.normalized, _ridges(run))
     n_ridges = len(network.ridges)
@@ -271,18 +278,13 @@ def _judged(
     if dataset.of_numbers:
         # As predictions are.
         scores = np.clip(scores, *own.shifted(TARGET_RANGE.read(run)))
-    sums = _sums_of(dataset).from_block(scores[:, None], targets, of_cell.weights)
+    sums = sums_of(own).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
     if not dataset.of_numbers:
         drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.spec.params.random_state)
         draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
         arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
     return arrays
-
-
-def _sums_of(dataset: Dataset) -> type[JudgedSums]:
-    """Return the class that sums errors on held-out rows."""
-    return ResidualSums if dataset.of_numbers else HeldOutSums
 
 
 def _read_sums(run: Run, fits: str, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
@@ -389,11 +391,11 @@ def _compare(run: Run, dataset: Dataset, rows: str, fits: str, drawn: dict[int, 
 
 def _table_of_one(run: Run, dataset: Dataset, of_cells: TableRows) -> SmallTable:
     """Return the rows of a sample that are in no drawn cell, then the rows of the cells."""
-    params, size = run.spec.params, search_rows(run.n_rows, dataset.row_values, run.spec)
-    sample = TableRows.drawn(dataset, params, size)
-    sizes = [(params.basis_size or min(_MOST_BASIS, size), params.basis_rule)]
+    params, n_rows = run.spec.params, search_rows(run.n_rows, dataset.row_values, run.spec)
+    sample = TableRows.drawn(dataset, params, n_rows)
+    size = params.basis_size or min(_MOST_BASIS, n_rows)
     scaling, n_all = read_scaling(run), run.n_rows
-    (basis,) = bases_of_rows(run, dataset, sample, params, sizes, scaling=scaling, n_all=n_all)
+    basis = basis_of_rows(run, dataset, sample, params, size, scaling=scaling, n_all=n_all)
     further = sample.take(~np.isin(sample.numbers, of_cells.numbers))
     return _table(run, dataset, TableRows.joined([further, of_cells]), basis)
 
@@ -489,7 +491,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         in_all = replace(dataset, labelled_only=False).labelled_rows()
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
-    kind = _sums_of(dataset)
+    kind = sums_of(read_cell_targets(run, dataset.n_targets))
     judged = _read_sums(run, FITS, every, kind, "judged")
     errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
     CELL_BASIS.write(run, basis)

@@ -16,6 +16,7 @@ from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, learned_root
+from dask_nrbfn.numeric.threads import concurrent_bytes
 from dask_nrbfn.numeric.trials import Trial, figures_of, trial_bytes
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
@@ -31,7 +32,7 @@ from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
-from dask_nrbfn.stages.trials import SINGLE, TrialRows, trials_bytes, try_side_by_side
+from dask_nrbfn.stages.trials import SINGLE, TrialRows, try_side_by_side
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
@@ -315,10 +316,9 @@ def _learn_weights(job: StageJob) -> MetricRecord:
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    kinds = _kernels_of(run.begun)
     # The search needs about as much time.
     stopped = OVERTIME if 2 * job.needed_s > job.left_s() else None
-    units = [(kernels,) for kernels in ([[]] if stopped else kinds)]
+    units = [] if stopped else [(kernels,) for kernels in _kernels_of(run.begun)]
     parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
     rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
@@ -424,7 +424,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     figures, root = figures_of(of_numbers=dataset.of_numbers), np.ones(dataset.n_features)
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
-    most = run.spec.params.most_rounds + 1 if kernels and n_held_out and len(seen) else 0
+    most = run.spec.params.most_rounds + 1 if n_held_out and len(seen) else 0
     best = _best(few, read_scaling(run, LEARNED, root=root), _firsts(kernels)) if most else None
     for number in range(most):
         if best is None:
@@ -446,7 +446,7 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
 
 def _best(table: SmallTable, scaling: Scaling, networks: Sequence[SmallNetwork]) -> Trial | None:
     """Return the trial with the least loss; None if all systems are singular."""
-    trials = try_side_by_side(table, scaling, networks, folds=(_HELD_OUT,))
+    trials = try_side_by_side(table, scaling, networks)
     return min(filter(None, trials), key=lambda each: each.loss, default=None)
 
 
@@ -467,7 +467,8 @@ def _metric_cost(s: FitSizes) -> StageCost:
         exponentials=SINGLE * (n_tried + n_rounds) * rows * r,
         held_bytes=s.held(
             4 * sample_bytes
-            + trials_bytes(own, s.search.threads)
+            + own
+            + concurrent_bytes(s.search.threads, own)
             + 8 * block_rows(r) * (2 * r + 8 * s.p)
         ),
         n_tasks=len(learning),

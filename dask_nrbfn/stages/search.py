@@ -12,13 +12,14 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.threads import concurrent_bytes
 from dask_nrbfn.numeric.trials import (
     LEAST_SINGLE,
     Entry,
     trial_bytes,
 )
 from dask_nrbfn.parts import map_parts, run_task
-from dask_nrbfn.spec import Combination, Spec
+from dask_nrbfn.spec import MOST_LEFT, Combination, Spec
 from dask_nrbfn.stages.bases import (
     MOST_FOUND,
     MOST_SCORED,
@@ -29,13 +30,7 @@ from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
-from dask_nrbfn.stages.trials import (
-    MOST_JUDGED,
-    SINGLE,
-    Folds,
-    JudgedRows,
-    trials_bytes,
-)
+from dask_nrbfn.stages.trials import MOST_JUDGED, SINGLE, Folds, JudgedRows
 from dask_nrbfn.stages.units import (
     SCRATCH,
     Left,
@@ -57,9 +52,12 @@ _TRIALS = f"{SCRATCH}trials-"
 # rank the widths of one kernel, but not kernels: narrow ones gain more from a larger basis.
 _FIRST, _SECOND, _KINDS = (2500, 256, 1000), (5000, 512, MOST_JUDGED), (12_000, 1024, MOST_JUDGED)
 
-# Combinations that need no first round; kinds and widths of each kind in the second round; kinds
-# that are compared. Kinds differ in more than the width.
-_FEW, _KINDS_OF_ROUND, _WIDTHS_OF_ROUND, _N_KINDS = 16, 8, 2, 3
+# Combinations that need no first round; kinds and widths of each kind in the second round. Kinds
+# differ in more than the width.
+_FEW, _KINDS_OF_ROUND, _WIDTHS_OF_ROUND = 16, 8, 2
+
+# Kinds that are compared.
+_N_KINDS = {"quick": 2, "normal": 3, "thorough": 3}
 
 # A combination is left out once it is worse by this many standard errors.
 _CLEARLY = 2.0
@@ -70,17 +68,27 @@ _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
 # Sizes that are tried at once. Larger sizes double until a doubling gains nothing.
 _FIRST_SIZES = tuple(2**power for power in range(4, 11))
 
-# The largest size of a quick tuning, and that at which sources of the basis are compared.
-_MOST_QUICK, _MOST_OF_SOURCES = 2048, 2048
+# The largest size of a quick tuning, and those at which sources of the basis are compared.
+_MOST_QUICK = 2048
+_MOST_OF_SOURCES = {"quick": 1024, "normal": 2048, "thorough": 2048}
 
 # Up to this size a basis costs so little that a smaller one saves nothing.
 _CHEAP = 256
+
+# Most rows outside a fold with which sizes and sources are compared.
+_MOST_OF_CURVE = 50_000
+
+# From so many rows on, wider kernels are tried again with all of them: so many times as wide.
+_MANY, _WIDER = 2 * _KINDS[0], (2.0, 4.0)
 
 # Rows for each row of the largest basis.
 _ROWS_OF_BASIS_ROW = 2
 
 # Rows for each row of the basis that a plan expects.
 _ROWS_OF_USUAL = 6
+
+# The first of two rounds tries every second alpha.
+_STEP_OF_FIRST = 2
 
 # Alphas on either side of the best that are tried next: with as many, and with more basis rows.
 _NEAR, _NEXT = 1, 2
@@ -164,10 +172,10 @@ def of_each_kind(finals: Iterable[Final], n_widths: int) -> list[list[Final]]:
     return [widths[:n_widths] for widths in kinds.values()]
 
 
-def finalists(judged: Sequence[Final]) -> list[Final]:
-    """Return the best of each kind that is not clearly worse, and one with equal column weights."""
+def finalists(judged: Sequence[Final], most: int) -> list[Final]:
+    """Return the best of kinds that are not clearly worse, and one with equal column weights."""
     kinds = [widths[0] for widths in of_each_kind(judged, 1)]
-    chosen = close_to_best(kinds, _CLEARLY)[:_N_KINDS]
+    chosen = close_to_best(kinds, _CLEARLY)[:most]
     equal = [each for each in kinds if each.combination.scale != LEARNED]
     return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
 
@@ -227,10 +235,17 @@ class _Search:
             return {}
         return {"basis": "random", "basis_rule": "uniform"}
 
-    def round(self, name: str, tried: Sequence[tuple[Combination, Left]], size: Any) -> list[Final]:
+    def round(
+        self,
+        name: str,
+        tried: Sequence[tuple[Combination, Left]],
+        size: tuple[int, int, int],
+        *,
+        exact: bool = False,
+    ) -> list[Final]:
         """Return the results of a round, which are recorded."""
         n_rows, n_basis = self.sizes(*size[:2])
-        requests = [Request(*each, n_rows, n_basis, size[2]) for each in tried]
+        requests = [Request(*each, n_rows, n_basis, size[2], exact=exact) for each in tried]
         finals = self.judge(name, requests)
         number = len(self.rounds)
         self.rounds.append({"n_tried": len(requests), "n_rows": n_rows, "n_basis": n_basis})
@@ -246,22 +261,21 @@ class _Search:
 
     def sizes(self, n_rows: int, n_basis: int) -> tuple[int, int]:
         """Return numbers of rows and basis rows, fewer if the table or a limit has fewer."""
-        n_seen = self.all_rows
+        n_seen = self.most_rows
         most = min(self.spec.search_basis, self.largest, max(1, n_seen // _ROWS_OF_BASIS_ROW))
         least = 2 * most_components(self.job.run)
         # Tables of several folds are small, so no rows are left out.
         own = n_seen if Folds.of(self.n_rows).n_folds > 1 else min(n_rows, n_seen)
         return own, max(min(n_basis, most), min(least, most))
 
-    def left(self, entry: Mapping[str, Any], n_next: int, *, single: bool = False) -> Left:
+    def left(self, entry: Mapping[str, Any], n_next: int) -> Left:
         """Return the penalty of an entry and the alphas next to its alpha."""
-        alphas = _alphas_of_rounds(self.spec) if single else self.spec.alphas
-        return left_next_to(alphas, entry, n_next, n_next)
+        return left_next_to(self.spec.alphas, entry, n_next, n_next)
 
     @property
-    def all_rows(self) -> int:
-        """The number of rows outside a fold."""
-        return self.n_rows - Folds.of(self.n_rows).n_judged
+    def most_rows(self) -> int:
+        """The number of rows outside a fold that are used."""
+        return min(self.n_rows - Folds.of(self.n_rows).n_judged, _MOST_OF_CURVE)
 
 
 def left_next_to(
@@ -323,12 +337,16 @@ def _run_search(job: StageJob) -> SearchRecord:
     judged = _rank(search, _different(run))
     compared, winner, stopped = _compare_kinds(search, judged)
     curve: list[Final] = []
+    of_width: list[Final] = []
     if winner is not None and spec.chooses_size:
         curve = _learning_curve(search, winner)
         winner = smallest_of(curve) if curve else winner
+        winner, wider = _compare_wider(search, winner, curve)
+        compared += wider
+        of_width = [each for each in (*curve, *wider) if each.combination == winner.combination]
     linear = _compare_linear(job, winner) if winner is not None else None
     if winner is not None:
-        winner, sources = _compare_sources(search, winner, curve)
+        winner, sources = _compare_sources(search, winner, of_width)
         compared += sources
     best = winner.combination if winner else next(iter(search.tried))
     chosen: dict[str, Any] = asdict(best)
@@ -347,32 +365,33 @@ def _run_search(job: StageJob) -> SearchRecord:
         linear=linear,
         stopped=stopped,
         chosen=chosen,
-        narrowed=_left_at_end(spec.alphas, winner.entry) if winner else None,
+        narrowed=_left_at_end(spec.alphas, winner.entry)
+        if winner
+        else _first_left(spec, best, sorted(spec.alphas, reverse=True)[:MOST_LEFT]),
     )
 
 
 def _rank(search: _Search, combinations: list[Combination]) -> list[Final]:
     """Return the results of the second round; the first leaves out widths, and many kinds."""
-    spec = search.spec
-    firsts = spec.supported_penalties if spec.params.basis_is_given else spec.penalties
-    left: Left = {"penalties": [firsts[0]], "alphas": _alphas_of_rounds(spec)}
-    tried = [(each, left) for each in combinations]
+    step = _STEP_OF_FIRST if len(combinations) > _FEW else 1
+    tried = [
+        (each, _first_left(search.spec, each, search.spec.alphas[::step])) for each in combinations
+    ]
     if len(tried) > _FEW:
         first = search.round("round 1", tried, _FIRST)
         if first and search.job.left_s() > 0:
             kinds = of_each_kind(first, _WIDTHS_OF_ROUND)[:_KINDS_OF_ROUND]
             kept = [each for widths in kinds for each in widths]
-            tried = [
-                (each.combination, search.left(each.entry, _NEAR, single=True)) for each in kept
-            ]
+            tried = [(each.combination, search.left(each.entry, _NEAR)) for each in kept]
         else:
             return first
     return search.round("round 2", tried, _SECOND)
 
 
-def _alphas_of_rounds(spec: Spec) -> list[float]:
-    """Return the alphas that float32 allows; all if it allows none."""
-    return [alpha for alpha in spec.alphas if alpha >= LEAST_SINGLE] or [*spec.alphas]
+def _first_left(spec: Spec, combination: Combination, alphas: Sequence[float]) -> Left:
+    """Return the first penalty that a combination supports, and alphas."""
+    penalties = spec.choosing(**asdict(combination)).supported_penalties
+    return {"penalties": penalties[:1], "alphas": alphas}
 
 
 def _compare_kinds(
@@ -383,8 +402,9 @@ def _compare_kinds(
         return [], None, "singular systems"
     if search.job.left_s() < 0:
         return [], winner_of(judged), OVERTIME
-    tried = [(each.combination, search.left(each.entry, _NEXT)) for each in finalists(judged)]
-    compared = search.round("kinds", tried, _KINDS)
+    finals = finalists(judged, _N_KINDS[search.spec.effort])
+    tried = [(each.combination, search.left(each.entry, _NEXT)) for each in finals]
+    compared = search.round("kinds", tried, _KINDS, exact=True)
     if not compared:
         return [], winner_of(judged), "singular systems"
     winner, n_steps = winner_of(compared), n_refinements(search.spec)
@@ -414,7 +434,8 @@ def _compare_kinds(
 def _learning_curve(search: _Search, winner: Final) -> list[Final]:
     """Return the results of the best combination with larger and larger drawn bases.
 
-    All sizes have the same rows. Sizes end after a doubling that gains no standard error.
+    All sizes have the same rows. Sizes end after a doubling that gains no standard error, and of a
+    quick tuning two standard errors.
     """
     job, most, n_classes = search.job, search.largest, search.job.dataset.n_classes
     sizes = [size for size in _FIRST_SIZES if n_classes <= size < most]
@@ -425,24 +446,62 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
 
     def judge(name: str, sizes: list[int], entry: Entry) -> list[Final]:
         left = search.left(entry, _NEXT if len(sizes) > 1 else _NEAR)
-        own = [Request(winner.combination, left, search.all_rows, size) for size in sizes]
+        own = [Request(winner.combination, left, search.most_rows, size) for size in sizes]
         return search.judge(name, own)
 
     curve = judge("sizes", sizes, winner.entry)
-    size = 2 * sizes[-1]
-    while gains_by_doubling(curve) and size <= most and job.left_s(size) > 0:
+    size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.effort == "quick" else 1.0
+    while gains_by_doubling(curve, n_errors) and size <= most and job.left_s(size) > 0:
         latest = judge(f"size-{size}", [size], curve[-1].entry)
         curve += latest
         size = 2 * size if latest else most + 1
     return curve
 
 
-def gains_by_doubling(curve: Sequence[Final]) -> bool:
-    """Return whether the largest basis gains more than a standard error over all smaller ones."""
+def gains_by_doubling(curve: Sequence[Final], n_errors: float = 1.0) -> bool:
+    """Return whether the largest basis gains more than standard errors over all smaller ones."""
     if not curve:
         return False
     *smaller, largest = sorted(curve, key=lambda each: each.n_basis)
-    return not smaller or not best_of(smaller).is_close_to(largest)
+    return not smaller or not best_of(smaller).is_close_to(largest, n_errors)
+
+
+def _compare_wider(
+    search: _Search, winner: Final, curve: Sequence[Final]
+) -> tuple[Final, list[Final]]:
+    """Return the winner, with a wider kernel if that gains, and all tried.
+
+    Other steps compare widths with few rows. With more rows smaller alphas suit, and wider kernels.
+    """
+    if not n_refinements(search.spec) or search.most_rows < _MANY:
+        return winner, []
+    if not curve or search.job.left_s(winner.n_basis) < 0:
+        return winner, []
+    drawn, own = _of_most(search, winner, curve), winner.combination
+    requests = [
+        Request(
+            replace(own, width_factor=own.width_factor * step),
+            search.left(drawn.entry, _NEXT),
+            search.most_rows,
+            drawn.n_basis,
+        )
+        for step in _WIDER
+    ]
+    tried = search.judge("wider", requests)
+    best = best_of([drawn, *tried])
+    if drawn.is_close_to(best):
+        return winner, tried
+    entry = winner.entry | {"alpha": best.entry["alpha"]}
+    if best.n_basis == winner.n_basis:
+        entry = best.entry
+    return replace(winner, combination=best.combination, entry=entry), tried
+
+
+def _of_most(search: _Search, winner: Final, curve: Sequence[Final]) -> Final:
+    """Return the largest final of a curve up to the winner's size that takes little time."""
+    most = min(winner.n_basis, _MOST_OF_SOURCES[search.spec.effort])
+    sizes = [each for each in curve if each.n_basis <= most]
+    return max(sizes, key=lambda each: each.n_basis, default=winner)
 
 
 def _compare_sources(
@@ -454,8 +513,7 @@ def _compare_sources(
     bases are compared at a size of the curve that takes less time.
     """
     spec, own = search.spec, winner.combination
-    sizes = [each for each in curve if each.n_basis <= min(winner.n_basis, _MOST_OF_SOURCES)]
-    drawn = max(sizes, key=lambda each: each.n_basis, default=winner)
+    drawn = _of_most(search, winner, curve)
     requests, firsts = [], []
     for basis, rule in _sources(spec, own):
         named = replace(own, basis=basis, basis_rule=rule)
@@ -465,7 +523,7 @@ def _compare_sources(
                 firsts.append(replace(drawn, combination=named))
                 continue
             left = search.left({**drawn.entry, "penalty": penalty}, _NEAR)
-            own_size = search.all_rows, drawn.n_basis
+            own_size = search.most_rows, drawn.n_basis
             requests.append(Request(named, left, *own_size, by_source=not is_drawn))
     has_time = not firsts or search.job.left_s(winner.n_basis) > 0
     tried = search.judge("sources", requests) if requests and has_time else []
@@ -533,7 +591,7 @@ def usual_size(spec: Spec, n_rows: int) -> int:
 def planned_rounds(s: FitSizes, n_rows: int, size: int) -> list[Round]:
     """Return the expected trials of a search of `n_rows` rows that ends at a basis size."""
     spec, (n_folds, n_judged) = s.spec, Folds.of(n_rows)
-    n_seen = n_rows - n_judged
+    n_seen = min(n_rows - n_judged, _MOST_OF_CURVE)
     most = max(1, min(spec.search_basis, size, n_seen // _ROWS_OF_BASIS_ROW))
     n_components = max(1, len(spec.components))
 
@@ -542,22 +600,24 @@ def planned_rounds(s: FitSizes, n_rows: int, size: int) -> list[Round]:
         own = n_seen if n_folds > 1 else min(size[0], n_seen)
         return Round(n_tried * n_folds, own, n_basis, n_alphas * n_components)
 
-    n_alphas, few = len(_alphas_of_rounds(spec)), min(2 * _NEXT + 1, len(spec.alphas))
+    few, near = (min(2 * n_next + 1, len(spec.alphas)) for n_next in (_NEXT, _NEAR))
     n_tried = len({replace(each, basis="", basis_rule="") for each in spec.combinations})
-    rounds = []
+    n_alphas, rounds = -(-len(spec.alphas) // (_STEP_OF_FIRST if n_tried > _FEW else 1)), []
     if n_tried > _FEW:
         rounds.append(step(n_tried, _FIRST, n_alphas))
-        n_tried, n_alphas = _KINDS_OF_ROUND * _WIDTHS_OF_ROUND, min(2 * _NEAR + 1, n_alphas)
+        n_tried, n_alphas = _KINDS_OF_ROUND * _WIDTHS_OF_ROUND, near
     rounds.append(step(n_tried, _SECOND, n_alphas))
-    n_kinds = min(_N_KINDS, n_tried) + 2 * n_refinements(spec)
+    n_kinds = min(_N_KINDS[spec.effort], n_tried) + 2 * n_refinements(spec)
     rounds.append(step(n_kinds, _KINDS, few))
     if spec.chooses_size:
         larger = [2**power for power in range(11, 14) if 2**power <= size]
         sizes = [each for each in (*_FIRST_SIZES, *larger) if each <= size] or [size]
         rounds += [Round(n_folds, n_seen, each, few * n_components) for each in sizes]
     n_sources = len(spec.bases) + spec.chooses_size
-    at = min(rounds[-1].n_basis, _MOST_OF_SOURCES)
+    at = min(rounds[-1].n_basis, _MOST_OF_SOURCES[spec.effort])
     n_tried = n_sources * len(spec.penalties) * n_folds
+    if spec.chooses_size and n_refinements(spec) and n_seen >= _MANY:
+        n_tried += len(_WIDER)
     rounds.append(Round(n_tried, n_seen, at, few * n_components))
     return rounds
 
@@ -587,7 +647,16 @@ def _search_cost(s: FitSizes) -> StageCost:
     # One sample of the labelled rows, and if other rows have no label, one of all rows.
     n_samples = 2 if s.dataset.n_unlabelled else 1
     sample_bytes = n_samples * n_rows * (s.block_row_bytes + 3 * 8)
-    own = trial_bytes(size, s.q, n_ridges=max(each.n_ridges for each in rounds))
+    n_widths = max(Counter(kind_of(each) for each in spec.combinations).values())
+    own = max(
+        trial_bytes(
+            each.n_basis,
+            s.q,
+            n_networks=n_widths if each.n_basis <= _SECOND[1] else 1,
+            n_ridges=each.n_ridges,
+        )
+        for each in rounds
+    )
     if s.n_components:
         own += eigenfunctions_bytes(size) + components_bytes(size, min(s.n_components, size))
     exponentials = SINGLE * sum(rows * each.n_basis for each, rows in passed.items())
@@ -601,7 +670,8 @@ def _search_cost(s: FitSizes) -> StageCost:
             3 * sample_bytes
             + 16 * n_rows * s.width
             + s.basis_bytes(size, copies=3)
-            + trials_bytes(own, s.search.threads)
+            + own
+            + concurrent_bytes(s.search.threads, own)
         ),
     )
 

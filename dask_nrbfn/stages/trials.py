@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +12,8 @@ from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable
-from dask_nrbfn.numeric.threads import n_threads, side_by_side
-from dask_nrbfn.numeric.trials import Trial, judged_rows, trial_bytes, try_networks
+from dask_nrbfn.numeric.threads import concurrent_map, n_threads
+from dask_nrbfn.numeric.trials import Trial, trial_bytes, try_networks
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import Chosen, TableRows
@@ -25,9 +26,6 @@ _ENOUGH_JUDGED, _FEW_JUDGED = 1000, 250
 
 # Seconds of products, systems and exponentials of float32 over those of float64.
 SINGLE = 0.6
-
-# Bytes of the trials that run at the same time as the first.
-_CONCURRENT_BYTES = 2**28
 
 
 class Folds(NamedTuple):
@@ -75,6 +73,12 @@ class TrialRows:
     def folds(self) -> Folds:
         """The held-out rows."""
         return Folds.of(len(self.rows.targets))
+
+    def shares(self, n_judged: int) -> Floats:
+        """Return the shares of held-out rows in their weight, in the order of the losses."""
+        n_folds, most = self.folds
+        weights = self.rows.weights[: min(n_judged, most) if n_folds == 1 else n_folds * most]
+        return weights / weights.sum()
 
     def basis(self, size: int) -> Chosen:
         """Return the first `size` distinct rows that may be in a basis; fewer if there are."""
@@ -140,34 +144,16 @@ def network_of(spec: Spec) -> SmallNetwork:
     )
 
 
-def shares_of(table: SmallTable, folds: Sequence[int]) -> Floats:
-    """Return the shares of the held-out rows in their weight, in the order of the losses."""
-    weights = table.weights[judged_rows(table, folds)]
-    return weights / weights.sum()
-
-
 def try_side_by_side(
-    table: SmallTable, scaling: Scaling, networks: Sequence[SmallNetwork], **options: Any
+    table: SmallTable, scaling: Scaling, networks: Sequence[SmallNetwork]
 ) -> list[Trial | None]:
     """Return the result of `try_networks`; each thread tries some of the networks."""
     n_groups = min(n_threads(), len(networks))
     groups = [networks[first::n_groups] for first in range(n_groups)]
     n_basis, n_targets = table.basis.shape[0], table.targets.n_targets
     own = trial_bytes(n_basis, n_targets, n_networks=len(groups[0]))
-    of_groups = side_by_side(
-        lambda group: try_networks(table, scaling, group, **options), groups, at_once=at_once(own)
-    )
+    of_groups = concurrent_map(own)(partial(try_networks, table, scaling), groups)
     tried: list[Trial | None] = [None] * len(networks)
     for first, trials in enumerate(of_groups):
         tried[first::n_groups] = trials
     return tried
-
-
-def at_once(step_bytes: int) -> int:
-    """Return the number of steps whose memory allows them to run at the same time."""
-    return 1 + _CONCURRENT_BYTES // step_bytes
-
-
-def trials_bytes(step_bytes: int, n_threads: int) -> int:
-    """Return the most bytes of steps that run at the same time."""
-    return min(at_once(step_bytes), n_threads) * step_bytes

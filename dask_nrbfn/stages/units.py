@@ -8,15 +8,15 @@ import numpy as np
 
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.numeric.small_fit import SmallTable, losses_of, target_scales
-from dask_nrbfn.numeric.threads import side_by_side
+from dask_nrbfn.numeric.small_fit import losses_of, target_scales
+from dask_nrbfn.numeric.threads import concurrent_map
 from dask_nrbfn.numeric.trials import Entry, figures_of, judged_rows, trial_bytes, try_networks
 from dask_nrbfn.parts import PartResult
 from dask_nrbfn.spec import Combination, Spec
-from dask_nrbfn.stages.bases import Chosen, TableRows, bases_of_rows, source_of
+from dask_nrbfn.stages.bases import Chosen, TableRows, basis_of_rows, source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import most_components
-from dask_nrbfn.stages.trials import MOST_JUDGED, TrialRows, at_once, network_of, shares_of
+from dask_nrbfn.stages.trials import MOST_JUDGED, TrialRows, network_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -46,6 +46,7 @@ class Request(NamedTuple):
     """A combination to try: with which ridges, on how many rows, with how many basis rows.
 
     by_source: whether the source of the combination chooses the basis rows; else they are drawn.
+    exact: whether alphas that need float64 are tried.
     """
 
     combination: Combination
@@ -54,6 +55,7 @@ class Request(NamedTuple):
     n_basis: int
     n_judged: int = MOST_JUDGED
     by_source: bool = False
+    exact: bool = True
 
     @property
     def shared(self) -> tuple[Any, ...]:
@@ -88,14 +90,18 @@ def try_units(run: Run, dataset: Dataset, units: list[list[Request]]) -> PartRes
     """Try units of work side by side; keep the losses of every held-out row."""
     sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec.params.random_state)
     n_basis = max(unit[0].n_basis for unit in units)
-    n_networks = max(map(len, units))
-    own = trial_bytes(n_basis, dataset.n_targets, n_networks=n_networks)
+    n_ridges = max(len(each.left["alphas"]) for unit in units for each in unit)
+    own = trial_bytes(
+        n_basis,
+        dataset.n_targets,
+        n_networks=max(map(len, units)),
+        n_ridges=n_ridges * len(run.spec.components),
+    )
     try_unit = partial(_try_unit, run, dataset, sample)
-    of_units = side_by_side(try_unit, units, at_once=at_once(own))
+    of_units = [*concurrent_map(own)(try_unit, units)]
     entries = [entry for found in of_units for entry, _ in found]
     losses = [losses for found in of_units for _, losses in found]
-    table, folds = _table(sample, dataset, sample.basis(1), units[0][0]), sample.folds.n_folds
-    shares = shares_of(table, range(folds))
+    shares = sample.shares(units[0][0].n_judged)
     return PartResult({"tried": entries}, {"losses": np.array(losses), "shares": shares})
 
 
@@ -111,7 +117,7 @@ def _try_unit(
         basis = _basis_by_source(run, dataset, sample, specs[0], first)
     else:
         basis = sample.basis(first.n_basis)
-    table = _table(sample, dataset, basis, first)
+    table = sample.table(dataset, basis, first.n_rows, first.n_judged)
     n_judged = len(judged_rows(table, range(sample.folds.n_folds)))
     tried = try_networks(
         table,
@@ -119,6 +125,7 @@ def _try_unit(
         [network_of(each) for each in specs],
         folds=range(sample.folds.n_folds),
         n_components=most_components(run),
+        exact=first.exact,
     )
     none = dict.fromkeys((*Ridge._fields, *figures(dataset)))
     return [
@@ -130,14 +137,13 @@ def _try_unit(
     ]
 
 
-def _table(sample: TrialRows, dataset: Dataset, basis: Chosen, request: Request) -> SmallTable:
-    return sample.table(dataset, basis, request.n_rows, request.n_judged)
-
-
 def _basis_by_source(
     run: Run, dataset: Dataset, sample: TrialRows, spec: Spec, request: Request
 ) -> Chosen:
-    """Return a basis that the source of a combination chooses from the rows outside a fold."""
+    """Return a basis that the source of a combination chooses from the rows outside a single fold.
+
+    From several folds it chooses all rows, so their labels have a part in the choice.
+    """
     params = spec.params
     if run.spec.chooses_size:
         params = params.with_checked(basis_size=request.n_basis)
@@ -146,9 +152,8 @@ def _basis_by_source(
     if dataset.n_unlabelled and not source_of(params.basis).by_confidence:
         rows, n_all = TableRows.read(run, _SAMPLE + _ALL), dataset.n_rows
         rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
-    scaling, sizes = read_scaling(run, params.scale), [(request.n_basis, params.basis_rule)]
-    (basis,) = bases_of_rows(run, dataset, rows, params, sizes, scaling=scaling, n_all=n_all)
-    return basis
+    scaling, size = read_scaling(run, params.scale), request.n_basis
+    return basis_of_rows(run, dataset, rows, params, size, scaling=scaling, n_all=n_all)
 
 
 def try_linear(run: Run, dataset: Dataset, n_judged: int) -> PartResult:
@@ -157,7 +162,7 @@ def try_linear(run: Run, dataset: Dataset, n_judged: int) -> PartResult:
     n_rows = len(sample.rows.targets)
     table = sample.table(dataset, sample.basis(1), n_rows, n_judged)
     n_folds, targets = sample.folds.n_folds, table.targets
-    rows, shares = judged_rows(table, range(n_folds)), shares_of(table, range(n_folds))
+    rows, shares = judged_rows(table, range(n_folds)), sample.shares(n_judged)
     scores = table.linear_scores(read_scaling(run, "standard"), range(n_folds))
     found = losses_of(targets, scores[:, None], table.y[rows], target_scales(table, rows))
     losses, shown = (each[:, 0] for each in found)

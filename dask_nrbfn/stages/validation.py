@@ -264,7 +264,7 @@ class HeldOutPass:
         codes_in_model: list[int] | None,
         n_targets: int,
         weights_of: WeightsOf,
-        target_range: Floats | None = None,
+        target_range: Floats | None,
     ) -> None:
         self._features = read_features(run).on_device()
         held_out: list[int | None] = [*range(run.spec.n_held_out)] or [None]

@@ -147,7 +147,7 @@ def small_table(*, numbers=False, sparse=False):
     rng, folds = np.random.default_rng(7), np.arange(200) % 5
     weights, rows = rng.random(200) + 0.5, csr_array(X) if sparse else X
     basis, of_basis = X[:40], folds[:40]
-    return SmallTable(rows, y, targets, weights, folds, basis, of_basis, rows, weights, 64)
+    return SmallTable(rows, y, targets, weights, folds, basis, of_basis, 64)
 
 
 def entries_agree(found, wanted, tolerance):

@@ -28,8 +28,6 @@ def table_of(X, y, *, n_basis=40, weights=None, n_folds=5):
         folds=folds,
         basis=X[basis],
         basis_folds=folds[basis],
-        spread=X,
-        spread_weights=weights,
         block_rows=64,
     )
 
@@ -66,7 +64,7 @@ def test_fit_cell__one_class_is_constant():
     X = np.random.default_rng(0).normal(size=(50, 2))
     table = replace(table_of(X, np.arange(50) % 3), y=np.full(50, 1))
     fit = fit_cell(table, standard(X), NETWORK, n_folds=5)
-    assert fit.width_factor is None
+    assert fit.solved.is_constant
     np.testing.assert_array_equal(fit.solved.intercept, [0.0, 1.0, 0.0])
     np.testing.assert_array_equal(fit.held_out, np.tile([0.0, 1.0, 0.0], (50, 1)))
     assert fit.solved.residuals.sum() == 0.0

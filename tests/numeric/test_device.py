@@ -4,10 +4,16 @@ import sys
 import numpy as np
 import pytest
 
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric import device
+from dask_nrbfn.numeric.trials import try_networks
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages import trials, units
 from tests.gpu import claims
+from tests.stages.fits import fit_table
 from tests.stand_in_gpu import OutOfMemoryError, StandInGpu
+from tests.tables import spirals
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +64,22 @@ def test_tuning__only_scores_and_weights_come_back(gpu):
     of_basis = [shape for shape in gpu.downloads if len(shape) == 2 and shape[1] == 40]
     assert of_basis
     assert max(n_rows for n_rows, _ in of_basis) < 10
+
+
+def test_tuning__all_trials_use_the_gpu_whatever_the_threads(monkeypatch):
+    uses_gpu = []
+
+    def spy(*arguments, **options):
+        uses_gpu.append(device.active_gpu() is not None)
+        return try_networks(*arguments, **options)
+
+    monkeypatch.setattr(units, "try_networks", spy)
+    monkeypatch.setattr(trials, "try_networks", spy)
+    engine = InlineEngine(threads=2, device="gpu")
+    tuning = TuneParams(effort="quick", folds=2, scales=("standard", "learned"))
+    fit_table(*spirals(200), FitParams(basis="random"), tuning=tuning, engine=engine)
+    assert len(uses_gpu) > 10
+    assert all(uses_gpu)
 
 
 def test_without_gpu__nothing_moves():

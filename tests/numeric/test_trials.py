@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from dask_nrbfn.numeric import trials
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, losses_of, target_scales
@@ -39,8 +40,7 @@ def table_of(X, y, *, n_basis=40, n_folds=4, seed=5):
     targets = ClassTargets(int(y.max()) + 1) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
     # A basis point that is not a row.
     of_basis = np.where(np.arange(n_basis) == 1, -1, folds[basis])
-    spread, of_spread = X[::2], weights[::2]
-    return SmallTable(X, y, targets, weights, folds, X[basis], of_basis, spread, of_spread, 64)
+    return SmallTable(X, y, targets, weights, folds, X[basis], of_basis, 64)
 
 
 def scaling_of(X, *, centred=True):
@@ -67,8 +67,10 @@ def naive_fold(table, scaling, network, fold, *, n_components=0):
         return np.linalg.norm(rows[:, None] - others, ord=order, axis=2)
 
     basis = scaling.apply(table.basis)[table.basis_folds != fold]
-    to_basis = apart(scaling.apply(table.spread), basis)
-    width = network.width_factor * np.average(to_basis, axis=0, weights=table.spread_weights).mean()
+    to_basis = apart(scaling.apply(table.X), basis)
+    some = slice(None, None, -(-len(table.X) // trials._WIDTH_ROWS))
+    mean = np.average(to_basis[some], axis=0, weights=table.weights[some]).mean()
+    width = network.width_factor * mean
     held_out = table.folds == fold
 
     def activations(rows):
@@ -88,7 +90,7 @@ def naive_fold(table, scaling, network, fold, *, n_components=0):
     if table.targets.centred and not network.normalized:
         middle = np.average(Phi, axis=0, weights=weights)
     K = np.exp(LOGARITHMS[network.kernel](apart(basis, basis) / width))
-    clusters = np.bincount(to_basis.argmin(axis=1), table.spread_weights, len(basis))
+    clusters = np.bincount(to_basis.argmin(axis=1), table.weights, len(basis))
     penalties = {"weights": None, "kernel": K}
     if clusters.all():
         penalties["clusters"] = np.diag(clusters.sum() / clusters)
@@ -196,8 +198,6 @@ def test_try_networks__several_folds_are_joined(kind):
 def test_try_networks__more_rows_than_a_block(kind):
     X, y = (spirals if kind == "classes" else surfaces)(4300)
     table = table_of(X, y, n_basis=20, n_folds=2)
-    # The width is that of at most 2,000 rows.
-    table = replace(table, spread=X[:2000], spread_weights=table.weights[:2000])
     agrees(try_network(table, scaling_of(X), NETWORK), table, scaling_of(X), NETWORK)
 
 
@@ -250,6 +250,21 @@ def test_try_networks__smaller_alphas_in_float64():
     assert trial.entry["alpha"] == 1e-8
     assert trial.network.ridges == ridges_of((1e-8,))
     agrees(trial, table, scaling, replace(network, ridges=trial.network.ridges), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "laplace-l1"])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_try_networks__wide_kernels_need_small_alphas_but_no_float64(kernel, kind, monkeypatch):
+    """The rows of wide plain features hardly differ, so even a small penalty leaves little."""
+    monkeypatch.setattr(trials, "_Double", None)
+    X, y = (spirals if kind == "classes" else surfaces)(900)
+    table, alphas = table_of(X, y), (1e-5, 1e-6, 1e-7, 1e-8)
+    if kind == "classes":
+        alphas = (*alphas, 1e-9, 1e-10)
+    network = SmallNetwork(kernel, 12.8, False, ridges_of(alphas))
+    (trial,) = try_networks(table, scaling_of(X), [network], exact=False)
+    assert trial.entry["alpha"] < 1e-7
+    agrees(trial, table, scaling_of(X), network)
 
 
 def test_try_networks__smaller_alphas_only_if_the_loss_falls():
@@ -315,15 +330,15 @@ def test_try_networks__squares_overflow_or_underflow_float32(factor, normalized)
     table = TABLES["classes"]
     scaling = Scaling.from_statistics("none", ColumnStatistics.from_block(table.X))
     network = replace(NETWORK, normalized=normalized)
-    large = replace(
-        table, X=factor * table.X, basis=factor * table.basis, spread=factor * table.spread
-    )
+    large = replace(table, X=factor * table.X, basis=factor * table.basis)
     agrees(try_network(large, scaling, network), table, scaling, network)
 
 
 @pytest.mark.parametrize("normalized", [False, True])
-def test_try_networks__a_row_far_from_all_others(normalized):
+def test_try_networks__a_row_far_from_all_others(monkeypatch, normalized):
     """Float32 cannot tell which basis row is nearest to a row at 1e4; squares of 1e25 overflow."""
+    # Every second row decides the width.
+    monkeypatch.setattr(trials, "_WIDTH_ROWS", 120)
     table, numbers = TABLES["classes"], np.arange(240)
     in_basis = (table.X[:, None] == table.basis).all(axis=2).any(axis=1)
     rows = [
@@ -366,7 +381,7 @@ def test_try_networks__csr_rows(normalized):
     table = TABLES["classes"]
     scaling = scaling_of(table.X, centred=False)
     network = replace(NETWORK, normalized=normalized)
-    own = {name: csr_array(getattr(table, name)) for name in ("X", "basis", "spread")}
+    own = {name: csr_array(getattr(table, name)) for name in ("X", "basis")}
     agrees(try_network(replace(table, **own), scaling, network), table, scaling, network)
 
 
@@ -382,8 +397,6 @@ def test_try_networks__csr_rows(normalized):
 @pytest.mark.parametrize("kind", TABLES)
 def test_try_networks__other_penalties_in_float64(kind, ridges):
     table = TABLES[kind]
-    # All rows are in clusters, so none is empty.
-    table = replace(table, spread=table.X, spread_weights=table.weights)
     scaling = scaling_of(table.X)
     network = replace(NETWORK, normalized=False, ridges=ridges)
     agrees(try_network(table, scaling, network), table, scaling, network, tolerance=1e-6)

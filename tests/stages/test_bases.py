@@ -186,7 +186,6 @@ def test_given__rows_become_the_basis(dtype, scale):
     np.testing.assert_array_equal(model.basis, model.scaling.apply(basis))
 
 
-@pytest.mark.usefixtures("kept_scratch")
 def test_given__tuned(monkeypatch):
     tried, try_networks = [], units.try_networks
     monkeypatch.setattr(

@@ -123,12 +123,12 @@ def test_finalists__are_the_best_of_each_kind_and_one_of_equal_columns():
     equal = [combination("none"), combination("standard")]
     means = [0.001 * place for place in range(10)]
     judged = of_means(means, [*learned, *wider, *equal])
-    assert finalists(judged) == [*judged[:3], judged[8]]
+    assert finalists(judged, 3) == [*judged[:3], judged[8]]
     judged = of_means(means[:5], [equal[1], *learned])
-    assert finalists(judged) == judged[:3]
+    assert finalists(judged, 3) == judged[:3]
     # The best width of a kind, wherever it stands.
     judged = of_means([0.2, 0.1, 0.3], [learned[0], wider[0], equal[0]])
-    assert finalists(judged) == judged[1:]
+    assert finalists(judged, 3) == judged[1:]
 
 
 def test_finalists__without_kinds_that_are_clearly_worse():
@@ -136,9 +136,9 @@ def test_finalists__without_kinds_that_are_clearly_worse():
     kinds = [combination(kernel=kernel) for kernel in kernels]
     # Differences of two drawn rows have a deviation of about 1.4, their means one of 0.14.
     judged = of_means([0.0, 0.6, 0.2], kinds)
-    assert finalists(judged) == [judged[0], judged[2]]
+    assert finalists(judged, 3) == [judged[0], judged[2]]
     judged = of_means([0.0, 9.0], [combination("learned"), combination()])
-    assert finalists(judged) == judged
+    assert finalists(judged, 3) == judged
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,22 @@ def test_size__doubles_while_it_gains():
     assert run.chosen_params.basis_size <= best["n_basis"]
 
 
+def test_search__many_rows_try_wider_kernels(monkeypatch):
+    """Few rows, with which other steps compare widths, need narrower kernels."""
+    X, y = spirals(600, n_features=2)
+    tuning = replace(DOUBLING, width_factors=None, kernels=("laplacian",))
+    few = SEARCH.recorded(tune(X, y, tuning=tuning))
+    monkeypatch.setattr(search, "_MANY", 480)
+    many = SEARCH.recorded(tune(X, y, tuning=tuning))
+    factor, n_before = many.curve[0]["width_factor"], len(few.finals)
+    wider = [each for each in many.finals if each["width_factor"] in (2 * factor, 4 * factor)]
+    assert len(many.finals) >= n_before + 2
+    assert [each["width_factor"] for each in wider[-2:]] == [2 * factor, 4 * factor]
+    assert {each["n_basis"] for each in wider[-2:]} <= {each["n_basis"] for each in many.curve}
+    monkeypatch.setattr(search, "_MANY", 481)
+    assert len(SEARCH.recorded(tune(X, y, tuning=tuning)).finals) == n_before
+
+
 def test_size__stops_where_no_size_has_an_error():
     X, Y = surfaces(300)
     curve = SEARCH.recorded(tune(X, 0 * Y, tuning=DOUBLING)).curve
@@ -202,7 +218,7 @@ def test_time_limit__fits_the_best_network_so_far(caplog):
     of_search = run.stages["search"]
     assert run.stages["metric"]["stopped"] == of_search["stopped"] == "the time limit"
     # So many combinations would need two rounds.
-    assert [each["n_tried"] for each in of_search["rounds"]] == [len(of_search["tried"])] == [40]
+    assert [each["n_tried"] for each in of_search["rounds"]] == [len(of_search["tried"])] == [42]
     assert run.chosen_params.basis_size == 4
     assert run.stages["cells"]["n_cells"] == 1
     assert not of_search["finals"]

@@ -7,10 +7,11 @@ import pytest
 from sklearn.datasets import load_wine
 
 from dask_nrbfn.choices import KERNELS, LOSSES
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.fit import planned
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import MOST_LEFT, TUNES
-from dask_nrbfn.stages import search, trials
+from dask_nrbfn.stages import search, trials, units
 from dask_nrbfn.stages.columns import METRIC
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.resolve import resolve_tuning
@@ -251,6 +252,49 @@ def test_search__is_silent_about_a_linear_model_with_two_wrong_rows_less(caplog)
     found = tune(X, y, wine).stages["search"]
     assert found["linear"] < min(each["error_rate"] for each in found["finals"])
     assert "linear" not in caplog.text
+
+
+@pytest.mark.parametrize("n_distinct", [1, 2, 4])
+def test_search__all_basis_rows_in_one_held_out_fold(n_distinct):
+    X, Y = surfaces(300)
+    tuning = replace(QUICK, folds=5)
+    sized = tune(X, Y, replace(SIZED, basis="random", basis_size=n_distinct), tuning)
+    few = np.minimum(np.arange(300), n_distinct)[:, None]
+    drawn = tune(few, Y, FitParams(basis="random"), tuning)
+    assert all(each["alpha"] for each in SEARCH.recorded(sized).tried)
+    # Without the only other row the systems of a fold are singular.
+    assert "weights" in drawn.stages
+
+
+def test_search__constant_rows_are_refused():
+    with pytest.raises(DataError, match="all rows of X are equal"):
+        tune(np.ones((300, 2)), spirals(300)[1], FitParams(basis="random"))
+
+
+@pytest.mark.parametrize(
+    ("params", "tried"),
+    [
+        ({"basis": "random"}, {"penalties": ("kernel", "weights")}),
+        ({}, {"penalties": ("clusters", "weights"), "bases": ("random", "kmeans")}),
+    ],
+)
+def test_search__the_order_of_penalties_drops_no_combination(params, tried):
+    tuning = replace(QUICK, features=("normalized", "plain"), **tried)
+    for penalties in (tuning.penalties, tuning.penalties[::-1]):
+        found = SEARCH.recorded(
+            tune(*spirals(150), replace(SIZED, **params), replace(tuning, penalties=penalties))
+        )
+        assert found.stopped is None
+        assert all(each["alpha"] for each in found.tried)
+
+
+def test_search__singular_systems_leave_as_many_ridges_as_planned(monkeypatch):
+    monkeypatch.setattr(
+        units, "try_networks", lambda table, scaling, networks, **_: [None] * len(networks)
+    )
+    run = tune(*spirals(150), tuning=replace(QUICK, alphas=TuneParams.alphas))
+    assert SEARCH.recorded(run).stopped == "singular systems"
+    assert len(run.stages["path"]["path"]) <= MOST_LEFT
 
 
 def test_search__values_beyond_single_precision():

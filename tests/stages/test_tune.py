@@ -99,7 +99,6 @@ def test_validation__equals_a_recomputation():
     np.testing.assert_allclose(model.weights, expected.T, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.usefixtures("kept_scratch")
 def trial_scores(X, y, basis, folds, *, factor, alpha):
     """Return the scores of every row by the rows and basis rows outside its fold."""
     scores, F = np.empty((len(y), 3)), np.eye(3)[y]

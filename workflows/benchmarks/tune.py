@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from contenders import CONTENDERS, Task
+from joblib import parallel_config
 from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
@@ -122,7 +123,8 @@ def measure(split: Split, make: Callable[..., Any], *arguments: Any) -> Measured
     logger.addHandler(expected)
     logger.setLevel(logging.INFO)
     estimator, cpu, wall = make(split, *arguments), time.process_time(), time.perf_counter()
-    estimator.fit(split.X_train, split.y_train)
+    with parallel_config(backend="threading"):
+        estimator.fit(split.X_train, split.y_train)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     found = estimator.predict(split.X_test)
     quality = np.mean(found != split.y_test)
@@ -135,9 +137,12 @@ def _options_of(estimator: Any) -> dict[str, Any] | None:
     if not hasattr(estimator, "cv_results_"):
         return None
     chosen = {name: getattr(estimator, f"{name}_", None) for name in _CHOSEN}
-    sized = {"basis": estimator.source_, "basis_size": len(estimator.basis_)}
-    cells = getattr(estimator, "cells_", 1)
-    return {name: one for name, one in chosen.items() if one is not None} | sized | {"cells": cells}
+    # A tuning has no other attribute that says how many cells it chose.
+    cells = estimator._model.cells
+    size = len(estimator.basis_) if cells is None else cells.most_basis_rows
+    sized = {"basis": estimator.source_, "basis_size": size}
+    sized["cells"] = 1 if cells is None else cells.n_cells
+    return {name: one for name, one in chosen.items() if one is not None} | sized
 
 
 def contender(split: Split, name: str) -> Any:
