@@ -21,7 +21,7 @@ from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.bases import GIVEN_BASIS, MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
-from dask_nrbfn.stages.columns import COLUMNS, METRIC
+from dask_nrbfn.stages.columns import COLUMNS, METRIC, RANKS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
@@ -57,7 +57,7 @@ _OF_ONE_NETWORK: tuple[Stage[Any], ...] = (
     REFINE,
 )
 
-STAGES: tuple[Stage[Any], ...] = (COLUMNS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
+STAGES: tuple[Stage[Any], ...] = (COLUMNS, RANKS, METRIC, SEARCH, CELLS, *_OF_ONE_NETWORK, MODEL)
 """All stages, in the order in which a fit runs them."""
 
 EMBEDDING: tuple[Stage[Any], ...] = (*STAGES[: STAGES.index(COMPONENTS) + 1], EMBEDDED)

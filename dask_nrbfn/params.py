@@ -270,10 +270,11 @@ class FitParams(Params):
 
     scale: str = word(
         "auto",
-        "auto|none|standard|unit|learned",
-        "standard: columns to mean 0 and variance 1, those of a category together; learned: also "
-        "multiplied by weights that the targets of at most 6,000 rows decide; unit: rows to "
-        "length 1; auto: standard for tables with categories, dates or imputed values, else none.",
+        "auto|none|standard|rank|unit|learned",
+        "standard: columns to mean 0 and variance 1, those of a category together; rank: numbers "
+        "to normal scores of their ranks; learned: standard or rank, multiplied by weights that "
+        "the targets of at most 6,000 rows decide; unit: rows to length 1; auto: standard for "
+        "tables with categories, dates or imputed values, else none.",
     )
     metric_rounds: int | None = count(
         None,
@@ -542,12 +543,12 @@ class TuneParams(Params):
     effort: str = word(
         "normal",
         "quick|normal|thorough",
-        "How much is tried for options that are not given. quick: gaussian and laplace-l1 kernels, "
-        "standardized columns, weights of the columns learned from Euclidean distances, drawn "
-        "bases if the size is chosen, and at most 2,048 basis rows; with given width factors, only "
-        "the kernel and scale of the fit. normal: also the laplacian kernel, weights learned from "
-        "l1 distances, the kernel penalty, and drawn bases of a given size. thorough: all kernels, "
-        "losses and penalties, and centres of clusters.",
+        "How much is tried for options that are not given. quick: gaussian and laplace-l1 "
+        "kernels, standardized columns, ranks, weights of the columns learned from Euclidean "
+        "distances, drawn bases if the size is chosen, and at most 2,048 basis rows; with given "
+        "width factors, only the kernel and scale of the fit. normal: also the laplacian kernel, "
+        "weights learned from l1 distances, the kernel penalty, and drawn bases of a given size. "
+        "thorough: all kernels, losses and penalties, and centres of clusters.",
     )
     validation: str | None = word(
         None,

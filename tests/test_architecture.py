@@ -50,7 +50,7 @@ BUDGETS = {
     "storage": (3370, 10),
     "engine": (940, 9),
     "sources": (3670, 18),
-    "stages": (6790, 19),
+    "stages": (6900, 19),
     "commands": (4020, 13),
     "estimators": (1850, 9),
     "report": (1060, 8),

@@ -58,6 +58,7 @@ KINDS = {
     ),
     "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "unlabelled"),
     "learned": Kind(replace(PLAIN, scale="learned", metric_rounds=2, penalty="kernel"), "weighted"),
+    "ranks": Kind(replace(PLAIN, scale="rank"), "unlabelled"),
     "l1, locality": Kind(
         replace(PLAIN, kernel="laplace-l1", scale="standard", locality=1e-2, n_neighbors=6)
     ),
@@ -93,7 +94,7 @@ KINDS = {
     "cells of numbers": Kind(replace(CENTRES, cells=3, penalty="clusters"), "numbers"),
     "tuned cells": Kind(
         replace(PLAIN, cells="auto", basis_size=10),
-        tuning=replace(TUNING, scales=("standard", "learned")),
+        tuning=replace(TUNING, scales=("rank", "learned")),
     ),
 }
 

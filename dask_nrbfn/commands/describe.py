@@ -1,6 +1,7 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -220,13 +221,19 @@ def describe_cells(model: "Model") -> list[dict[str, Any]]:
     assert cells is not None
     p = model.basis.shape[1]
     names = model.feature_names or [f"column {column}" for column in range(p)]
-    origin, units = model.scaling.restore(np.zeros((1, p)))[0], model.scaling.units
     sizes = np.diff(cells.starts)
+
+    @cache
+    def unscaled(column: int, threshold: float) -> float:
+        row = np.zeros((1, p))
+        row[0, column] = threshold
+        return float(model.scaling.restore(row)[0, column])
+
     return [
         {
             "splits": [
                 f"{names[each.column]} {'>' if each.above else '<='} "
-                f"{origin[each.column] + each.threshold * units[each.column]:.6g}"
+                f"{unscaled(each.column, each.threshold):.6g}"
                 for each in splits
             ],
             "n_rows": int(cells.n_rows[cell]),

@@ -21,6 +21,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.ranks import RankLines
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.types import Floats
@@ -271,12 +272,53 @@ def _scaled_rows(model: Model, X: Any) -> Any:
     """Return the rows (rows, p) as `Scaling.apply` does."""
     scaling = model.scaling
     if scaling.kind in CENTRED:
+        if scaling.ranks is not None:
+            X = _ranked_rows(scaling.ranks, X, model.n_features)
         root = 1.0 if scaling.root is None else scaling.root
         return (X - scaling.shift) * (root / scaling.scale)
     if scaling.kind == "unit":
         length = X.graph.node("ReduceL2", X, axes=[1], keepdims=1)
         return X / np.where(length > 0.0, length, 1.0)
     return X
+
+
+def _ranked_rows(ranks: RankLines, X: Any, p: int) -> Any:
+    """Return the rows (rows, p) as `RankLines.apply_in_place` does.
+
+    The last knot that is not above a value is found by halving. Scores are computed in float64,
+    because single precision would merge knots.
+    """
+    graph, (m, n_knots) = X.graph, ranks.knots.shape
+    n_halvings = (n_knots - 1).bit_length()
+    size, order = 2**n_halvings, np.arange(p)
+    order[ranks.columns] = p + np.arange(m)
+
+    def whole(values: Any) -> Any:
+        return graph.constant(values, np.int64)
+
+    def flat(lines: Floats) -> Any:
+        filled = np.pad(lines, ((0, 0), (0, size - n_knots)), "edge")
+        return graph.constant(filled.ravel(), np.float64)
+
+    def at(lines: Any, places: Any) -> Any:
+        return graph.node("Gather", lines, places)
+
+    of_knots, of_scores = flat(ranks.knots), flat(ranks.scores)
+    x = graph.cast(graph.node("Gather", X, whole(ranks.columns), axis=1), np.float64)
+    zero, one = graph.constant(0.0, np.float64), graph.constant(1.0, np.float64)
+    places = firsts = whole(size * np.arange(m))
+    for halving in reversed(range(n_halvings)):
+        later = places + whole(2**halving)
+        places = np.where(np.less(x, at(of_knots, later)), places, later)
+    # The last value of a line has no line of its own.
+    places = np.minimum(places, firsts + whole(size - 2))
+    left, right = (at(of_knots, places + whole(step)) for step in (0, 1))
+    low, high = (at(of_scores, places + whole(step)) for step in (0, 1))
+    width = right - left
+    share = (x - left) / np.where(np.greater(width, zero), width, one)
+    scores = low + np.clip(share, zero, one) * (high - low)
+    rows = graph.node("Concat", X, graph.cast(scores, graph.dtype), axis=1)
+    return graph.node("Gather", rows, whole(order), axis=1)
 
 
 def _l1_activations(model: Model, basis: Floats, rows: Any) -> Any:
@@ -360,10 +402,15 @@ def _rounding(model: Model, basis: Floats, centre: Floats, eps: float) -> float:
     kernel, (r, p) = kernel_named(model.params.kernel), basis.shape
     normalized = model.params.normalized
     order = 1 if model.l1 else 2
-    shift = model.scaling.apply(np.zeros((1, p)))[0]
+    scaling = model.scaling
+    shift = np.abs(scaling.apply(np.zeros((1, p)))[0])
+    if scaling.ranks is not None:
+        columns = scaling.ranks.columns
+        root = 1.0 if scaling.root is None else scaling.root[columns]
+        shift[columns] = scaling.ranks.relative_slopes() * root
     # Rounded numbers move a row. Sums of p terms have p rounding errors of both signs.
     reach = float(np.linalg.norm(basis, order, axis=1).max()) + 1.0
-    offset = np.abs(shift) / model.width + 4.0 * np.abs(centre)
+    offset = shift / model.width + 4.0 * np.abs(centre)
     moved = eps * (float(np.linalg.norm(offset, order)) + 3.0 * reach)
     # Of t^2 / 2, as a difference of squares; sums of absolute differences are relative to t.
     largest = 1.0 if model.l1 else (2.0 * reach) ** 2 / 2.0

@@ -1,13 +1,14 @@
 """Column statistics, and scalings by these statistics."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.device import to_device
+from dask_nrbfn.numeric.ranks import RankLines
 from dask_nrbfn.numeric.rows import Rows, dense, is_csr, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 LEARNED = "learned"
 """The scale with feature weights that are learned on a sample."""
 
-CENTRED = ("standard", LEARNED)
+RANK = "rank"
+"""The scale whose columns have the normal scores of their ranks."""
+
+CENTRED = ("standard", RANK, LEARNED)
 """The scalings that first bring every column to mean 0 and variance 1."""
 
 
@@ -103,15 +107,17 @@ class ColumnStatistics(RowSum):
 class Scaling:
     """A scaling of rows, applied before distances are computed.
 
-    shift, scale (p,): used by "standard" and "learned": ``(x - shift) / scale``. With a shift of 0
+    shift, scale (p,): used by all `CENTRED` kinds: ``(x - shift) / scale``. With a shift of 0
         rows in CSR stay in CSR.
     root (p,): square roots of the feature weights, further factors of "learned".
+    ranks: lines of columns with a shift of 0 and a scale of 1; of "rank", and maybe of "learned".
     """
 
     kind: str
     shift: Floats
     scale: Floats
     root: Floats | None = None
+    ranks: RankLines | None = None
 
     @classmethod
     def from_statistics(
@@ -135,6 +141,12 @@ class Scaling:
         scale = np.where(_is_rounding(statistics), np.abs(mean), scale)
         return cls(kind, mean if centred else np.zeros_like(mean), scale)
 
+    def with_ranks(self, ranks: RankLines) -> Self:
+        """Return the scaling with the scores of some columns instead of their shift and scale."""
+        shift, scale = self.shift.copy(), self.scale.copy()
+        shift[ranks.columns], scale[ranks.columns] = 0.0, 1.0
+        return replace(self, shift=shift, scale=scale, ranks=ranks)
+
     @property
     def feature_weights(self) -> Floats | None:
         """Learned weights of the columns in squared distances, float64 (p,), or None."""
@@ -143,12 +155,16 @@ class Scaling:
     @property
     def fills(self) -> bool:
         """Whether zeros become other values, so that scaled rows are arrays."""
-        return self.kind in CENTRED and bool(self.shift.any())
+        return self.kind in CENTRED and (self.ranks is not None or bool(self.shift.any()))
 
     def on_device(self) -> Self:
         """Return the scaling of rows on the GPU of the task."""
         return type(self)(
-            self.kind, to_device(self.shift), to_device(self.scale), to_device(self.root)
+            self.kind,
+            to_device(self.shift),
+            to_device(self.scale),
+            to_device(self.root),
+            self.ranks and self.ranks.on_device(),
         )
 
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
@@ -163,6 +179,8 @@ class Scaling:
         else:
             out[...] = dense(X)
         if self.kind in CENTRED:
+            if self.ranks is not None:
+                self.ranks.apply_in_place(out)
             out -= self.shift
             out /= self.scale
             if self.root is not None:
@@ -198,7 +216,10 @@ class Scaling:
             return rows if is_csr(rows) else np.asarray(rows, dtype=np.float64)
         if is_csr(rows):
             return with_values(rows, rows.data * self.units[rows.indices])
-        return np.asarray(rows * self.units + self.shift, dtype=np.float64)
+        restored = np.asarray(rows * self.units + self.shift, dtype=np.float64)
+        if self.ranks is not None:
+            self.ranks.restore_in_place(restored)
+        return restored
 
     @property
     def units(self) -> Floats:

@@ -1,8 +1,8 @@
-"""Stages "columns" and "metric": statistics of the columns, and their learned weights."""
+"""Stages "columns", "ranks" and "metric": column statistics, scores of ranks, learned weights."""
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
+from dask_nrbfn.numeric.ranks import N_KNOTS, Line, RankLines
+from dask_nrbfn.numeric.scaling import LEARNED, RANK, ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, learned_root
 from dask_nrbfn.numeric.threads import concurrent_bytes
 from dask_nrbfn.numeric.trials import Trial, figures_of, trial_bytes
@@ -29,10 +30,11 @@ from dask_nrbfn.parts import (
     run_task,
 )
 from dask_nrbfn.spec import Spec
+from dask_nrbfn.stages.bases import drawn_rows
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
-from dask_nrbfn.stages.trials import SINGLE, TrialRows, try_side_by_side
+from dask_nrbfn.stages.trials import SINGLE, JudgedRows, TrialRows, try_side_by_side
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows, narrow_block_rows
@@ -171,16 +173,23 @@ def read_statistics(run: Run) -> ColumnStatistics:
     return ColumnStatistics(run.attributes["n_rows"], MEAN.read(run), SQUARED_DEVIATION.read(run))
 
 
-def read_scaling(run: Run, scale: str | None = None, *, root: Floats | None = None) -> Scaling:
-    """Return a scaling of the columns of a run, by default that of its parameters and its root."""
+def read_scaling(run: Run, scale: str | None = None) -> Scaling:
+    """Return a scaling of the columns of a run, by default that of its parameters."""
     scale, columns = scale or run.spec.params.scale, COLUMNS.recorded(run)
+    if scale == LEARNED:
+        return weighted(read_scaling(run, METRIC.recorded(run).start), ROOT.read(run))
     groups = [(start, stop) for start, stop in columns.groups or ()]
     scaling = Scaling.from_statistics(
         scale, read_statistics(run), groups, centred=not columns.sparse
     )
-    if scale != LEARNED:
+    if scale != RANK or not RANKS.recorded(run).n_ranked:
         return scaling
-    return replace(scaling, root=ROOT.read(run) if root is None else root)
+    return scaling.with_ranks(RankLines(RANKED.read(run), KNOTS.read(run), SCORES.read(run)))
+
+
+def weighted(scaling: Scaling, root: Floats) -> Scaling:
+    """Return the scaling by learned weights, by their square roots, on top of another."""
+    return replace(scaling, kind=LEARNED, root=root)
 
 
 def column_name(dataset: Dataset, column: int) -> str:
@@ -256,6 +265,112 @@ COLUMNS = Stage(
 )
 
 
+# Rows of the sample that gives ranks, fewer where they are wide: 128 MiB of float64.
+_RANKED_ROWS, _FEWEST_RANKED, _RANKED_ELEMENTS = 100_000, 1000, 2**24
+
+# A tuning tries ranks if one column correlates with its scores by less. The values of a uniform
+# distribution do so by 0.977, those of an exponential one by 0.903.
+_UNLIKE_SCORES = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksRecord(StageRecord):
+    """The numbers of rows in the sample and of ranked columns.
+
+    correlation: the least one of a column with its scores; None without ranked columns.
+    """
+
+    n_rows: int
+    n_ranked: int
+    correlation: float | None = None
+
+    @property
+    def differ(self) -> bool:
+        """Whether the scores of a column are not almost proportional to its values."""
+        return self.correlation is not None and self.correlation < _UNLIKE_SCORES
+
+
+RANKED = RunArray("ranks/columns", ("ranked",), "columns that have scores of ranks")
+KNOTS = RunArray("ranks/knots", ("ranked", "knot"), "values of ranked columns")
+SCORES = RunArray("ranks/scores", ("ranked", "knot"), "normal scores of the knots")
+
+
+def _rank_columns(job: StageJob) -> RanksRecord:
+    """Store lines from the values of columns to the normal scores of their ranks."""
+    record = run_task(job.engine, _write_lines, job.run, job.dataset, label="ranks")
+    logger.info("ranks: %s", in_words(record.to_dict()))
+    return record
+
+
+def _ranked_rows(n_rows: int, n_features: int) -> int:
+    """Return the number of rows of the sample of a table that gives ranks."""
+    return min(n_rows, _RANKED_ROWS, max(_FEWEST_RANKED, _RANKED_ELEMENTS // n_features))
+
+
+def _write_lines(run: Run, dataset: Dataset) -> RanksRecord:
+    """Write the lines of drawn rows.
+
+    Only the first feature of a column of a table has a line: sines and cosines of dates belong
+    together. Columns that vary by rounding alone have none.
+    """
+    size = _ranked_rows(dataset.n_rows, dataset.n_features)
+    X = dataset.take(drawn_rows(dataset.n_rows, size, run.spec.params.random_state))
+    firsts: Iterable[int] = range(X.shape[1])
+    if dataset.schema is not None:
+        firsts = [start for start, _ in dataset.schema.spans]
+    left_out = {*unseen_columns(RANK, read_statistics(run)).tolist()}
+    found = {each: Line.through(X[:, each]) for each in firsts if each not in left_out}
+    lines = {column: line for column, line in found.items() if line is not None}
+    if not lines:
+        return RanksRecord(n_rows=size, n_ranked=0)
+    ranks = RankLines.of(lines)
+    RANKED.write(run, ranks.columns)
+    KNOTS.write(run, ranks.knots)
+    SCORES.write(run, ranks.scores)
+    least = min(line.correlation for line in lines.values())
+    return RanksRecord(n_rows=size, n_ranked=len(lines), correlation=least)
+
+
+def _ranks_cost(s: FitSizes) -> StageCost:
+    rows = _ranked_rows(s.n, s.p)
+    # One column is sorted in float64, with its counts, shares and scores; the lines of all columns,
+    # which are stacked and written.
+    sorting = 8 * 12 * rows + 4 * 8 * min(rows, N_KNOTS) * s.p
+    return StageCost(
+        read_bytes=s.rows_bytes,
+        held_bytes=s.held(2 * rows * s.p * s.dataset.dtype.itemsize + sorting),
+        # A sort of a column of 100,000 rows takes some 20 ms.
+        other_s=(5e-4 + 2e-7 * rows) * s.p,
+    )
+
+
+def _check_dense(context: FitContext, scale: str) -> None:
+    """Raise ParameterError if a scale of arrays is tried on sparse rows."""
+    if context.dataset.is_sparse and scale in context.spec.scales:
+        name = "scale" if context.spec.params.scale == scale else "scales"
+        raise ParameterError(
+            f"`{name}`={scale} needs dense rows, but X is sparse.",
+            f"Set `{name}` to none, standard or unit; or give X as an array.",
+        )
+
+
+RANKS = Stage(
+    name="ranks",
+    compute=_rank_columns,
+    record=RanksRecord,
+    arrays=(RANKED, KNOTS, SCORES),
+    cost=_ranks_cost,
+    wanted=lambda spec: not {RANK, LEARNED}.isdisjoint(spec.scales),
+    # Zeros would get other scores.
+    check=lambda context: _check_dense(context, RANK),
+    remedy=lambda params: (
+        "Give `scale`=standard"
+        if params.scale in (RANK, LEARNED)
+        else f"Give `scales` without {RANK} and {LEARNED}"
+    ),
+)
+
+
 # The group of the rounds, which is deleted after the weights are stored.
 _ROUNDS = "metric-rounds"
 
@@ -294,11 +409,15 @@ _RECORDED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class MetricRecord(StageRecord):
-    """All rounds, the number of the round that is used, and the largest weights by column."""
+    """All rounds, the number of the round that is used, and the largest weights by column.
+
+    start: the scale that the weights multiply.
+    """
 
     rounds: list[dict[str, Any]]
     kept: int
     heaviest: dict[str, float]
+    start: str = "standard"
     # Why no weights were learned.
     stopped: str | None = None
 
@@ -318,7 +437,10 @@ def _learn_weights(job: StageJob) -> MetricRecord:
     run, dataset, engine = job.run, job.dataset, job.engine
     # The search needs about as much time.
     stopped = OVERTIME if 2 * job.needed_s > job.left_s() else None
-    units = [] if stopped else [(kernels,) for kernels in _kernels_of(run.begun)]
+    kinds, start = [] if stopped else _kernels_of(run.begun), "standard"
+    if kinds and RANKS.recorded(run).differ:
+        start = run_task(engine, _best_start, run, dataset, kinds[0], label="metric")
+    units = [(kernels, start) for kernels in kinds]
     parts = map_parts(run, dataset, engine, stage=_ROUNDS, task=_learn, units=units)
     rounds = [each for part in parts for each in part["rounds"]]
     for number, each in enumerate(rounds):
@@ -327,17 +449,18 @@ def _learn_weights(job: StageJob) -> MetricRecord:
     learned = [place for place, part in enumerate(parts) if part["kept"]]
     if learned:
         roots = [run.read_part(_ROUNDS, place, "roots")[parts[place]["kept"]] for place in learned]
-        best = run_task(engine, _best_root, run, dataset, roots, label="metric")
+        best = run_task(engine, _best_root, run, dataset, roots, start, label="metric")
         root, place = roots[best], learned[best]
         kept = sum(len(part["rounds"]) for part in parts[:place]) + parts[place]["kept"]
     ROOT.write(run, root)
     heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     n_unused = np.count_nonzero(root**2 <= 2 * LEAST_WEIGHT)
-    weights = f"weights of round {kept}, the heaviest {named}; {n_unused} columns without effect"
+    weights = f"weights of round {kept} on {start}, the heaviest {named}"
+    weights += f"; {n_unused} columns without effect"
     equal = f"not learned: {stopped}" if stopped else "not learned: any gain may be chance"
     logger.info("metric: %s", weights if kept else equal)
-    return MetricRecord(rounds=rounds, kept=kept, heaviest=heaviest, stopped=stopped)
+    return MetricRecord(rounds=rounds, kept=kept, heaviest=heaviest, start=start, stopped=stopped)
 
 
 def _kernels_of(spec: Spec) -> list[list[str]]:
@@ -391,7 +514,23 @@ def _firsts(kernels: list[str]) -> list[SmallNetwork]:
     ]
 
 
-def _best_root(run: Run, dataset: Dataset, roots: list[Floats]) -> int:
+def _best_start(run: Run, dataset: Dataset, kernels: list[str]) -> str:
+    """Return the scale with the best network of a few rows; "standard" if rank gains by chance."""
+    _, few = _tables(run, dataset)
+    firsts = {
+        scale: _best(few, read_scaling(run, scale), _firsts(kernels))
+        for scale in ("standard", RANK)
+    }
+    if firsts[RANK] is None or firsts["standard"] is None:
+        return "standard" if firsts[RANK] is None else RANK
+    weights = few.weights[few.folds == _HELD_OUT]
+    standard, ranked = (
+        JudgedRows(each.losses, weights / weights.sum()) for each in firsts.values() if each
+    )
+    return "standard" if standard.is_close_to(ranked) else RANK
+
+
+def _best_root(run: Run, dataset: Dataset, roots: list[Floats], start: str) -> int:
     """Return the place of the weights with which the best network of any kernel has the least loss.
 
     The networks that learned weights differ in their distances, so their losses say less.
@@ -401,7 +540,7 @@ def _best_root(run: Run, dataset: Dataset, roots: list[Floats]) -> int:
     table, few = _tables(run, dataset)
     losses = []
     for root in roots:
-        scaling, of_root = read_scaling(run, LEARNED, root=root), []
+        scaling, of_root = weighted(read_scaling(run, start), root), []
         for kernels in _kernels_of(run.begun):
             best = _best(few, scaling, _firsts(kernels))
             best = best and _best(table, scaling, _near(best.network))
@@ -415,8 +554,9 @@ def _near(network: SmallNetwork) -> list[SmallNetwork]:
     return [replace(network, width_factor=network.width_factor * step) for step in _STEPS]
 
 
-def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
+def _learn(run: Run, dataset: Dataset, kernels: list[str], start: str) -> PartResult:
     """Return the rounds of kernels with the same kind of distances, and the roots of each round."""
+    unweighted = read_scaling(run, start)
     table, few = _tables(run, dataset)
     seen = np.flatnonzero(table.folds != _HELD_OUT)
     n_held_out = len(table.folds) - len(seen)
@@ -425,13 +565,13 @@ def _learn(run: Run, dataset: Dataset, kernels: list[str]) -> PartResult:
     rounds: list[dict[str, Any]] = []
     roots: list[Floats] = []
     most = run.spec.params.most_rounds + 1 if n_held_out and len(seen) else 0
-    best = _best(few, read_scaling(run, LEARNED, root=root), _firsts(kernels)) if most else None
+    best = _best(few, weighted(unweighted, root), _firsts(kernels)) if most else None
     for number in range(most):
         if best is None:
             break
         if number:
             root = learned_root(learned_from, best.features, best.weights)
-        best = _best(table, read_scaling(run, LEARNED, root=root), _near(best.network))
+        best = _best(table, weighted(unweighted, root), _near(best.network))
         if best is None:
             break
         entry = {name: each for name, each in best.entry.items() if name in ("alpha", *figures)}
@@ -458,13 +598,18 @@ def _metric_cost(s: FitSizes) -> StageCost:
     n_firsts = [sum(len(_FACTORS[kernel]) for kernel in kernels) for kernels in learning]
     n_rounds = len(learning) * s.spec.params.most_rounds
     n_tried = sum(n_firsts) + len(_STEPS) * n_rounds
+    # Few rows of both scales that weights may multiply, with networks of the first kind.
+    few, b, n_starts = min(rows, _FEW_ROWS), min(r, _FEW_BASIS), 2 * n_firsts[0]
     gradients = n_rounds * min(rows, _GRADIENT_ROWS) * 2 * (s.q + 2) * r * s.p
     sample_bytes = rows * (s.p * s.dataset.dtype.itemsize + 3 * 8)
     own = trial_bytes(r, s.q, n_networks=max(n_firsts))
+    products = n_tried * rows * (r**2 + 2 * r * s.p) + n_starts * few * (b**2 + 2 * b * s.p)
+    systems = {r: SINGLE * n_tried * len(_RIDGES)}
+    systems[b] = systems.get(b, 0.0) + SINGLE * n_starts * len(_RIDGES)
     return StageCost(
-        products=SINGLE * n_tried * rows * (r**2 + 2 * r * s.p) + gradients,
-        systems={r: SINGLE * n_tried * len(_RIDGES)},
-        exponentials=SINGLE * (n_tried + n_rounds) * rows * r,
+        products=SINGLE * products + gradients,
+        systems=systems,
+        exponentials=SINGLE * ((n_tried + n_rounds) * rows * r + n_starts * few * b),
         held_bytes=s.held(
             4 * sample_bytes
             + own
@@ -477,16 +622,11 @@ def _metric_cost(s: FitSizes) -> StageCost:
 
 def _check_metric(context: FitContext) -> None:
     """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
-    if context.dataset.is_sparse:
-        name = "scale" if context.spec.params.scale == LEARNED else "scales"
-        raise ParameterError(
-            f"`{name}`={LEARNED} needs dense rows, but X is sparse.",
-            f"Set `{name}` to none, standard or unit; or give X as an array.",
-        )
+    _check_dense(context, LEARNED)
     if context.spec.mode == "embed":
         raise ParameterError(
             "`scale`=learned needs targets, but an embedding has none.",
-            "Set `scale` to none, standard or unit.",
+            "Set `scale` to none, standard, rank or unit.",
         )
 
 

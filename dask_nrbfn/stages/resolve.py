@@ -8,7 +8,7 @@ from typing import Any
 from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import Advice, ParameterError
 from dask_nrbfn.numeric.losses import loss_named
-from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.scaling import LEARNED, RANK
 from dask_nrbfn.params import N_NEIGHBORS, PAPER_ALPHA, FitParams, TuneParams
 from dask_nrbfn.spec import TUNES, Spec, Targets, supports_any
 from dask_nrbfn.storage.dataset import Dataset
@@ -60,7 +60,11 @@ _TRIED: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 # Scales that are tried in addition to the scale of the fit.
-_SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
+_SCALES = {
+    "none": ("none", "standard", RANK, LEARNED),
+    "standard": ("standard", RANK, LEARNED),
+    RANK: (RANK, LEARNED),
+}
 
 
 def resolve(
@@ -194,7 +198,7 @@ def _by_effort(spec: Spec, *, sparse: bool, mixed: bool) -> dict[str, tuple[str,
     tried = {name: each for name, each in _TRIED[spec.effort].items() if name not in given}
     if params.scale in _SCALES:
         tried["scales"] = tuple(
-            each for each in _SCALES[params.scale] if each != LEARNED or not sparse
+            each for each in _SCALES[params.scale] if each not in (RANK, LEARNED) or not sparse
         )
     if mixed and "kernels" in tried:
         tried["kernels"] = tuple(sorted(tried["kernels"], key=lambda name: name != "laplace-l1"))

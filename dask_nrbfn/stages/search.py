@@ -11,7 +11,7 @@ from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
-from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.scaling import LEARNED, RANK
 from dask_nrbfn.numeric.threads import concurrent_bytes
 from dask_nrbfn.numeric.trials import (
     LEAST_SINGLE,
@@ -25,7 +25,7 @@ from dask_nrbfn.stages.bases import (
     MOST_SCORED,
     requested_size,
 )
-from dask_nrbfn.stages.columns import METRIC
+from dask_nrbfn.stages.columns import METRIC, RANKS
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import most_components
@@ -570,16 +570,26 @@ def _compare_linear(job: StageJob, winner: Final) -> float | None:
 def _different(run: Run) -> list[Combination]:
     """Return the combinations that differ in more than the source of the basis.
 
-    Learned weights that are all equal are those of "standard".
+    Learned weights that are all equal are those of the scale that they multiply. Scores of ranks
+    that are almost proportional to the values are left out, and so is "standard" if it did worse
+    than ranks before weights were learned.
     """
     firsts: dict[Combination, Combination] = {}
     for each in run.spec.combinations:
         firsts.setdefault(replace(each, basis="", basis_rule=""), each)
     tried = [*firsts.values()]
-    both = {LEARNED, "standard"} <= {each.scale for each in tried}
-    if not both or METRIC.recorded(run).kept:
-        return tried
-    return [each for each in tried if each.scale != LEARNED]
+    scales, left_out = {each.scale for each in tried}, set()
+    start = METRIC.recorded(run).start if LEARNED in scales else "standard"
+    if {LEARNED, start} <= scales and not METRIC.recorded(run).kept:
+        left_out.add(LEARNED)
+    if {RANK, "standard"} <= scales:
+        if start == RANK:
+            left_out.add("standard")
+        elif not RANKS.recorded(run).differ:
+            left_out.add(RANK)
+    if left_out:
+        logger.info("search: left out: scale %s", ", ".join(sorted(left_out)))
+    return [each for each in tried if each.scale not in left_out]
 
 
 def usual_size(spec: Spec, n_rows: int) -> int:

@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.held_out import normalize_in_place
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ranks import RankLines
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
@@ -51,6 +52,7 @@ _ARRAYS = {
     "places": ("basis",),
 }
 _SCALING = {"shift": ("feature",), "scale": ("feature",), "root": ("feature",)}
+_RANKS = {"columns": ("ranked",), "knots": ("ranked", "knot"), "scores": ("ranked", "knot")}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,6 +271,8 @@ class Model:
             content.update(self.schema.digest.encode())
         arrays = [self.basis, self.weights, scaling.shift, scaling.scale, scaling.root]
         arrays.append(self.intercept)
+        if scaling.ranks is not None:
+            arrays += vars(scaling.ranks).values()
         if self.cells is not None:
             arrays += self.cells.arrays().values()
         arrays.append(self.target_range)
@@ -304,10 +308,12 @@ class Model:
             # Labels of a pandas column are Python objects; text may be in another byte order.
             arrays["classes"] = np.array(self.classes.tolist(), dtype=np.str_)
         arrays |= {name: getattr(self.scaling, name) for name in _SCALING}
+        arrays |= {f"rank_{name}": getattr(self.scaling.ranks, name, None) for name in _RANKS}
         if self.cells is not None:
             arrays |= self.cells.arrays()
         arrays = {name: values for name, values in arrays.items() if values is not None}
         dimensions = _ARRAYS | _SCALING | CellNetworks.array_names()
+        dimensions |= {f"rank_{name}": axes for name, axes in _RANKS.items()}
         attributes = {
             "scaling": self.scaling.kind,
             "arrays": list(arrays),
@@ -342,6 +348,8 @@ class Model:
             arrays["classes"] = np.asarray(arrays["classes"].tolist())
         own: dict[str, Any] = {name: arrays.get(name) for name in _ARRAYS}
         scaling: dict[str, Any] = {name: arrays.get(name) for name in _SCALING}
+        if "rank_columns" in arrays:
+            scaling["ranks"] = RankLines(**{name: arrays[f"rank_{name}"] for name in _RANKS})
         recorded = {name: attributes[name] for name in _RECORDED}
         for name in ("feature_names", "target_names"):
             recorded[name] = None if recorded[name] is None else tuple(recorded[name])

@@ -13,13 +13,14 @@ from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_data
 from dask_nrbfn.commands import onnx_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.ranks import Line, RankLines
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.cli.program import json_of
 from tests.tables import spirals, write_table
 
 KERNELS = FitParams.options()["kernel"].choices
 LOSSES = FitParams.options()["loss"].choices
-SCALES = ("none", "standard", "unit", "learned")
+SCALES = ("none", "standard", "rank", "unit", "learned")
 FEATURES = ("normalized", "plain")
 LABELS = {
     "int": np.array([7, -2, 5]),
@@ -39,6 +40,10 @@ def drawn(*, kernel="gaussian", features="normalized", scale="none", loss="squar
         rng.uniform(0, 2, p) if scale == "learned" else None,
     )
     rows = rng.normal(100.0, 3.0, (50, p))
+    if scale in ("rank", "learned"):
+        # Lines of different numbers of knots, next to a column without a line.
+        lines = {1: Line.through(np.rint(rows[:, 1])), 3: Line.through(rows[:, 3])}
+        scaling = scaling.with_ranks(RankLines.of(lines))
     basis = scaling.apply(rows[:r])
     width = float(np.sqrt(np.var(basis, axis=0).sum()))
     given = {"classes": LABELS["int"], "fitting_error": 0.1, "spectral_risk": 0.2} | further
@@ -205,6 +210,20 @@ def test_onnx__rounding_bounds_the_difference_with_weights_of_a_tiny_alpha(kerne
         given = given_by(proto.SerializeToString(), rows.astype(dtype))
         error = np.abs(given["scores"] - model.scores(rows)).max()
         assert error <= card["rounding"] < 1e5 * max(error, 1e-12)
+
+
+def test_onnx__rounding_bounds_the_difference_of_ranked_columns_far_from_0():
+    model, rows = drawn(scale="rank")
+    rows = rows[:50].copy()
+    rows[:, 3] += 1e6
+    ranks = RankLines.of({column: Line.through(rows[:, column]) for column in (1, 3)})
+    scaling = replace(model.scaling, ranks=ranks)
+    model = replace(model, scaling=scaling, basis=scaling.apply(rows[:30].copy()))
+    proto = onnx_model.onnx_model(model, dtype="float32")
+    card = {each.key: json.loads(each.value) for each in proto.metadata_props}
+    given = given_by(proto.SerializeToString(), rows.astype(np.float32))
+    error = np.abs(given["scores"] - model.scores(rows)).max()
+    assert 1e-4 < error <= card["rounding"] < 1e5 * error
 
 
 @pytest.fixture(scope="module")

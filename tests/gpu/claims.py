@@ -54,6 +54,7 @@ FITS = {
     "l1": replace(PARAMS, kernel="laplace-l1", basis="random", basis_size=40),
     "laplacian": replace(PARAMS, kernel="laplacian"),
     "matern": replace(PARAMS, kernel="matern52", scale="standard", n_parts=2),
+    "ranks": replace(PARAMS, scale="rank", kernel="laplace-l1", basis="random", basis_size=40),
     "alpha by held-out rows": replace(PARAMS, alpha="auto", basis="random", basis_size=40),
     "components": replace(PARAMS, basis="random", basis_size=40, components=9),
     "locality": replace(PARAMS, basis="random", basis_size=40, locality=0.1),

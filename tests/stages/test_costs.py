@@ -196,13 +196,24 @@ def test_costs__of_sparse_rows_count_their_values():
     assert of_centres["width"].products == 30 * 20 * 200e6
 
 
+def test_costs__of_ranks(table):
+    # 100,000 rows, twice while they are gathered, twelve numbers of each value of one column, and
+    # four times 256 knots of each.
+    states(
+        costs(table, replace(EXACT, scale="rank"))["ranks"], read_bytes=40e6, other_s=0.1025,
+        held=32_536_960,
+    )  # fmt: skip
+
+
 def test_costs__of_a_learned_scale(table):
     # 20 networks of 6,000 rows and 512 basis rows, seven alphas of each, and three gradients of
-    # 5,000 rows. Single precision takes 0.6 times as long.
+    # 5,000 rows; 22 of 2,500 rows and 250 basis rows. Single precision takes 0.6 times as long.
     states(
         costs(table, replace(EXACT, scale="learned", metric_rounds=3))["metric"],
-        products=0.6 * 20 * 6000 * (512**2 + 10 * 512) + 3 * 5000 * 2 * 5 * 512 * 5,
-        exponentials=0.6 * 23 * 6000 * 512, systems={512: 84}, held=197_719_040,
+        products=0.6 * 20 * 6000 * (512**2 + 10 * 512) + 3 * 5000 * 2 * 5 * 512 * 5
+        + 0.6 * 22 * 2500 * (250**2 + 10 * 250),
+        exponentials=0.6 * (23 * 6000 * 512 + 22 * 2500 * 250),
+        systems={512: pytest.approx(84), 250: pytest.approx(92.4)}, held=197_719_040,
     )  # fmt: skip
 
 

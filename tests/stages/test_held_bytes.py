@@ -27,6 +27,7 @@ WIDTHS = replace(QUICK, alphas=(1e-4, 1e-6), width_factors=(0.5, 1.0), search_ba
 # is predicted for it without the margin of a quarter. A cell may have twice the rows of the mean.
 CASES = {
     "drawn": (DRAWN, None, (4000, 40), "weights"),
+    "ranks": (replace(DRAWN, basis_size=40, scale="rank"), None, (60_000, 200), "ranks"),
     "components tuned": (COMPONENTS, SIZES, (4000, 40), "components"),
     "kernel": (KERNEL, None, (4000, 40), "weights"),
     "kernel tuned": (KERNEL, replace(ALPHAS, penalties=("weights", "kernel")), (4000, 40), "path"),

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages import columns
-from dask_nrbfn.stages.columns import COLUMNS, METRIC
+from dask_nrbfn.stages.columns import COLUMNS, METRIC, RANKS
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -76,7 +76,7 @@ def test_metric__equal_weights_where_nothing_can_be_learned(X):
     y = np.arange(len(X)) % 2
     table = write_table(MemoryStore(), X, y)
     run = Run.start(MemoryStore(), table, Spec.of(PARAMS), {})
-    for stage in (COLUMNS, METRIC):
+    for stage in (COLUMNS, RANKS, METRIC):
         record = stage.compute(StageJob(run, table, ENGINE)).to_dict()
         run.record(stages=run.stages | {stage.name: record})
     np.testing.assert_array_equal(run.read("metric/root"), 1.0)
@@ -144,4 +144,4 @@ def test_metric__weights_of_two_kinds_are_compared_by_the_same_networks(monkeypa
     # Whatever the place of weights that are no use.
     table, useless = write_table(MemoryStore(), X, target=np.sign(X[:, :2]).sum(axis=1)), root[::-1]
     for roots in ([root, useless], [useless, root]):
-        assert roots[columns._best_root(run, table, roots)] is root
+        assert roots[columns._best_root(run, table, roots, "standard")] is root

@@ -47,8 +47,12 @@ def test_effort__is_about_what_is_not_given():
     assert (tuning.kernels, tuning.losses) == (tuple(KERNELS), tuple(LOSSES))
     assert tuning.bases == ("sknn", "random", "kmeans")
     assert "clusters" in tuning.penalties
-    assert meant(SIZED, "normal").scales == ("none", "standard", "learned")
-    assert meant(replace(SIZED, scale="standard"), "normal").scales == ("standard", "learned")
+    assert meant(SIZED, "normal").scales == ("none", "standard", "rank", "learned")
+    assert meant(replace(SIZED, scale="standard"), "normal").scales == (
+        "standard",
+        "rank",
+        "learned",
+    )
     given = {"kernels": ("matern32",), "scales": ("unit",), "losses": ("squared",)}
     assert tuning.trying(**given) == meant(SIZED, "thorough", **given)
 
