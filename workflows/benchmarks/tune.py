@@ -118,7 +118,9 @@ def measure(split: Split, make: Callable[..., Any], *arguments: Any) -> Measured
     small = make(split, *arguments)
     if "basis_size" in small.get_params():
         small.set_params(basis_size=None, basis="auto")
-    small.fit(split.X_train[few], split.y_train[few])
+    # Other processes would not be counted, and live on for minutes.
+    with parallel_config(backend="threading"):
+        small.fit(split.X_train[few], split.y_train[few])
     expected, logger = _Expected(), logging.getLogger("dask_nrbfn")
     logger.addHandler(expected)
     logger.setLevel(logging.INFO)
