@@ -89,10 +89,11 @@ def try_networks(
     judged on its rows. They share the distances, ``2 n r p`` flops; each takes ``n r^2 + 4 n r``
     flops, and ``r^3 / 3`` for each ridge.
 
-    Products are computed in float32 and summed in float64. Penalties below 1e-7 of the variance of
-    the activations need float64, and are tried if they are `exact` and the least is clearly better
-    than the next. A network is also tried in float64 if all systems are singular in float32, if its
-    ridges are more than multiples of I, and on a GPU.
+    Products are computed in float32 and summed in float64. Alphas below 1e-7 need float64; plain
+    features only need it for penalties below 2e-9 of their variance. Such alphas are tried if
+    `exact` is true and the least alpha of float32 is clearly better than the next. A network is
+    also tried in float64 if all systems are singular in float32, if its ridges are more than
+    multiples of I, and on a GPU.
     """
     rows = judged_rows(table, folds)
     shares = table.weights[rows] / table.weights[rows].sum()
