@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ from dask_nrbfn.numeric.cell_solution import fit_cell
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable
+from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, fit_folds
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from tests.tables import surfaces
 
@@ -88,3 +89,17 @@ def test_fit_cell__equal_rows_of_two_classes_are_their_shares():
     fit = fit_cell(table, standard(X), replace(NETWORK, normalized=True), n_folds=5)
     scores = fit.solved.weights @ [1.0] + fit.solved.intercept
     np.testing.assert_allclose(scores, [0.75, 0.25], rtol=0.01)
+
+
+def test_fit_folds__losses_of_many_classes_take_the_memory_of_a_block():
+    """The squared errors of all rows at once took half as much again as the plan has."""
+    rng, n_rows, n_classes = np.random.default_rng(0), 20_000, 50
+    X, y = rng.normal(size=(n_rows, 3)), np.arange(n_rows) % n_classes
+    table = replace(table_of(X, y), block_rows=1000)
+    network = replace(NETWORK, ridges=NETWORK.ridges[:2])
+    tracemalloc.start()
+    fit_folds(table, standard(X), network, n_folds=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The scores of two alphas, those that stay, and as much again for the rows and the systems.
+    assert peak < 8 * 6 * n_classes * n_rows

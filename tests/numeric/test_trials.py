@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,13 @@ from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, losses_of, target_scales
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.numeric.threads import task_threads
-from dask_nrbfn.numeric.trials import figures_of, judged_rows, try_network, try_networks
+from dask_nrbfn.numeric.trials import (
+    figures_of,
+    judged_rows,
+    trial_bytes,
+    try_network,
+    try_networks,
+)
 from tests.reference import reference_ridge
 from tests.tables import spirals, surfaces
 
@@ -265,6 +272,21 @@ def test_try_networks__wide_kernels_need_small_alphas_but_no_float64(kernel, kin
     (trial,) = try_networks(table, scaling_of(X), [network], exact=False)
     assert trial.entry["alpha"] < 1e-7
     agrees(trial, table, scaling_of(X), network)
+
+
+def test_trial_bytes__count_the_weights_of_every_network_of_many_classes(monkeypatch):
+    monkeypatch.setattr(trials, "_BLOCK_ROWS", 100)
+    rng, n_classes, n_basis = np.random.default_rng(0), 700, 500
+    y = np.arange(1500) % n_classes
+    table = table_of(rng.normal(size=(1500, 3)), y, n_basis=n_basis, n_folds=2)
+    networks = [replace(NETWORK, width_factor=factor) for factor in (0.2, 0.3, 0.4, 0.6, 0.8, 1.0)]
+    n_ridges = len(NETWORK.ridges)
+    planned = trial_bytes(n_basis, n_classes, n_networks=6, n_ridges=n_ridges)
+    tracemalloc.start()
+    try_networks(table, scaling_of(table.X), networks, exact=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= planned < 4 * peak
 
 
 def test_try_networks__smaller_alphas_only_if_the_loss_falls():
