@@ -138,6 +138,11 @@ class Spec:
         return self.mode == "tune"
 
     @property
+    def is_quick(self) -> bool:
+        """Whether a tuning of the least effort was asked for."""
+        return self.tunes and self.effort == "quick"
+
+    @property
     def chooses_alpha(self) -> bool:
         """Whether a fit chooses only alpha on held-out rows."""
         return self.mode == "fit" and self.n_held_out > 0

@@ -70,11 +70,6 @@ class RowPool:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def n_distinct(self) -> int:
-        """Number of distinct rows."""
-        return len(np.unique(self.tiebreak))
-
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
     """Return priorities (b,) that draw evenly among rows below the threshold.

@@ -21,7 +21,7 @@ from dask_nrbfn.numeric.confidence import (
 )
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.rows import Rows, is_csr, mean_stored_values
+from dask_nrbfn.numeric.rows import Rows, dense, is_csr, mean_stored_values
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.threads import n_threads
 from dask_nrbfn.params import GIVEN_PREFIX, N_DRAWN, FitParams
@@ -373,6 +373,10 @@ RANDOM = BasisSource(
 # Rows of one step of k-means.
 _BATCH_ROWS = 4096
 
+# Up to so many centres begin far from each other (k-means++). For more that takes as long as all
+# steps, and networks are no better than with drawn rows.
+_MOST_DISTANT = 256
+
 # Rows of the sample for each centre, and its most elements: 256 MiB of float64.
 _ROWS_PER_CENTRE = 64
 _SAMPLE_ELEMENTS = 2**25
@@ -384,29 +388,37 @@ def _find_centres(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     n_classes = max(dataset.n_classes, 1)
     pool = bases.pool_of(_rows_by_hash(run, dataset), size=n_sampled, n_classes=n_classes)
     # Rows are read in row order and clustered by their hashes, so their order has no effect.
-    rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
+    order = np.argsort(pool.tiebreak)[:n_sampled]
+    rows = pool.rows[order]
     by_number = np.argsort(rows)
     X = dataset.take(rows[by_number])[np.argsort(by_number)]
-    seed = run.spec.params.random_state
-    return _centres(X, read_scaling(run), min(size, pool.n_distinct), seed)
+    return _centres(X, pool.tiebreak[order], read_scaling(run), size, run.spec.params.random_state)
 
 
 def _centres_of_sample(rows: SampledRows, size: int) -> Chosen:
     hashes = rows.hashes
     order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_stored_values(rows.X), size)]
-    size = min(size, len(np.unique(hashes[order])))
-    return _centres(rows.X[order], rows.scaling, size, rows.params.random_state)
+    return _centres(rows.X[order], hashes[order], rows.scaling, size, rows.params.random_state)
 
 
-def _centres(X: Rows, scaling: Scaling, size: int, seed: int) -> Chosen:
+def _centres(X: Rows, hashes: NDArray[np.uint64], scaling: Scaling, size: int, seed: int) -> Chosen:
+    """Return at most `size` centres of rows that are in the order of their hashes."""
     import sklearn.metrics  # noqa: F401  first, as in `cluster_means`
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import ThreadpoolController
 
-    means = MiniBatchKMeans(n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed)
+    rows = scaling.apply(X)
+    firsts = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]))[:size]
+    means = MiniBatchKMeans(
+        n_clusters=len(firsts),
+        init=dense(rows[firsts]) if len(firsts) > _MOST_DISTANT else "k-means++",
+        n_init=1,
+        batch_size=_BATCH_ROWS,
+        random_state=seed,
+    )
     # Sums over several threads differ in their last bits, which can end the iterations earlier.
     with ThreadpoolController().select(user_api="openmp").limit(limits=n_threads()):
-        centres = means.fit(scaling.apply(X)).cluster_centers_
+        centres = means.fit(rows).cluster_centers_
     return Chosen.of_points(scaling.restore(np.asarray(centres, dtype=np.float64)))
 
 

@@ -184,7 +184,7 @@ def largest_size(spec: Spec, dataset: Dataset, n_sampled: int) -> int:
     """Return the largest size of a basis that is tried on a sample."""
     if not spec.chooses_size:
         return min(requested_size(spec.params, dataset) or _KINDS[1], _KINDS[1])
-    most = _MOST_QUICK if spec.effort == "quick" else MOST_FOUND
+    most = _MOST_QUICK if spec.is_quick else MOST_FOUND
     return max(min(most, n_sampled // _ROWS_OF_BASIS_ROW), dataset.n_classes, 1)
 
 
@@ -193,7 +193,7 @@ class _Search:
 
     def __init__(self, job: StageJob, n_rows: int) -> None:
         self.job, self.spec, self.n_rows = job, job.run.spec, n_rows
-        self.rounds: list[dict[str, int]] = []
+        self.folds, self.rounds = Folds.of(n_rows, self.spec), list[dict[str, int]]()
         self.tried: dict[Combination, dict[str, Any]] = {}
         most = largest_size(self.spec, job.dataset, n_rows)
         self.largest = max(1, min(most, job.largest_basis()))
@@ -265,7 +265,7 @@ class _Search:
         most = min(self.spec.search_basis, self.largest, max(1, n_seen // _ROWS_OF_BASIS_ROW))
         least = 2 * most_components(self.job.run)
         # Tables of several folds are small, so no rows are left out.
-        own = n_seen if Folds.of(self.n_rows).n_folds > 1 else min(n_rows, n_seen)
+        own = n_seen if self.folds.n_folds > 1 else min(n_rows, n_seen)
         return own, max(min(n_basis, most), min(least, most))
 
     def left(self, entry: Mapping[str, Any], n_next: int) -> Left:
@@ -275,7 +275,7 @@ class _Search:
     @property
     def most_rows(self) -> int:
         """The number of rows outside a fold that are used."""
-        return min(self.n_rows - Folds.of(self.n_rows).n_judged, _MOST_OF_CURVE)
+        return min(self.n_rows - self.folds.n_judged, _MOST_OF_CURVE)
 
 
 def left_next_to(
@@ -450,7 +450,7 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
         return search.judge(name, own)
 
     curve = judge("sizes", sizes, winner.entry)
-    size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.effort == "quick" else 1.0
+    size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.is_quick else 1.0
     while gains_by_doubling(curve, n_errors) and size <= most and job.left_s(size) > 0:
         latest = judge(f"size-{size}", [size], curve[-1].entry)
         curve += latest
@@ -594,13 +594,13 @@ def _different(run: Run) -> list[Combination]:
 
 def usual_size(spec: Spec, n_rows: int) -> int:
     """Return the basis size that a plan expects a tuning of `n_rows` to choose."""
-    most = _MOST_QUICK if spec.effort == "quick" else 2 * _MOST_QUICK
+    most = _MOST_QUICK if spec.is_quick else 2 * _MOST_QUICK
     return max(1, min(most, n_rows // _ROWS_OF_USUAL))
 
 
 def planned_rounds(s: FitSizes, n_rows: int, size: int) -> list[Round]:
     """Return the expected trials of a search of `n_rows` rows that ends at a basis size."""
-    spec, (n_folds, n_judged) = s.spec, Folds.of(n_rows)
+    spec, (n_folds, n_judged) = s.spec, Folds.of(n_rows, s.spec)
     n_seen = min(n_rows - n_judged, _MOST_OF_CURVE)
     most = max(1, min(spec.search_basis, size, n_seen // _ROWS_OF_BASIS_ROW))
     n_components = max(1, len(spec.components))
@@ -639,7 +639,8 @@ def _search_cost(s: FitSizes) -> StageCost:
     least = min(spec.search_basis, _KINDS[1], max(1, n_rows // _ROWS_OF_BASIS_ROW))
     size = max(min(s.r, largest_size(spec, s.dataset, n_rows)), least)
     rounds = planned_rounds(s, n_rows, size)
-    passed = {each: each.n_tried * (each.n_rows + Folds.of(n_rows).n_judged) for each in rounds}
+    n_judged = Folds.of(n_rows, spec).n_judged
+    passed = {each: each.n_tried * (each.n_rows + n_judged) for each in rounds}
     products = sum(
         rows * (each.n_basis**2 + s.product_flops(each.n_basis)) for each, rows in passed.items()
     )

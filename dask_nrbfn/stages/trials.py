@@ -20,8 +20,8 @@ from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.storage.dataset import Dataset
 
 # Held-out rows that are enough to rank networks by losses of the same rows. A fifth of a table is
-# held out; of small tables several fifths, each fitted without.
-MOST_JUDGED, _SHARE_JUDGED = 3000, 5
+# held out; of small tables several fifths, each fitted without, or by a quick tuning up to a third.
+MOST_JUDGED, _SHARE_JUDGED, _SHARE_QUICK = 3000, 5, 3
 _ENOUGH_JUDGED, _FEW_JUDGED = 1000, 250
 
 # Seconds of products, systems and exponentials of float32 over those of float64.
@@ -35,9 +35,12 @@ class Folds(NamedTuple):
     n_judged: int
 
     @classmethod
-    def of(cls, n_rows: int) -> "Folds":
+    def of(cls, n_rows: int, spec: Spec) -> "Folds":
         """Return the folds of a table of `n_rows`."""
         n_judged = max(1, min(MOST_JUDGED, n_rows // _SHARE_JUDGED))
+        if spec.is_quick and n_judged >= _FEW_JUDGED:
+            n_judged = max(n_judged, min(_ENOUGH_JUDGED, n_rows // _SHARE_QUICK))
+            return cls(1, n_judged)
         if n_judged >= _ENOUGH_JUDGED:
             return cls(1, n_judged)
         return cls(min(2 if n_judged >= _FEW_JUDGED else _SHARE_JUDGED, n_rows), n_judged)
@@ -60,19 +63,19 @@ class TrialRows:
     """Drawn rows of a dataset, in drawn order, on which networks are fitted and judged."""
 
     rows: TableRows
-    seed: int
+    spec: Spec
 
     @classmethod
     def drawn(cls, dataset: Dataset, spec: Spec, n_rows: int) -> "TrialRows":
         """Return `n_rows` drawn rows of a dataset."""
-        rows, seed = TableRows.drawn(dataset, spec.params, n_rows), spec.params.random_state
-        order = np.random.default_rng([seed, 1]).permutation(n_rows)
-        return cls(rows.take(order), seed)
+        rows = TableRows.drawn(dataset, spec.params, n_rows)
+        order = np.random.default_rng([spec.params.random_state, 1]).permutation(n_rows)
+        return cls(rows.take(order), spec)
 
     @property
     def folds(self) -> Folds:
         """The held-out rows."""
-        return Folds.of(len(self.rows.targets))
+        return Folds.of(len(self.rows.targets), self.spec)
 
     def shares(self, n_judged: int) -> Floats:
         """Return the shares of held-out rows in their weight, in the order of the losses."""
@@ -83,7 +86,7 @@ class TrialRows:
     def basis(self, size: int) -> Chosen:
         """Return the first `size` distinct rows that may be in a basis; fewer if there are."""
         places = self.folds.basis_order(len(self.rows.targets))
-        hashes = hash_rows(self.rows.X[places], seed=self.seed)
+        hashes = hash_rows(self.rows.X[places], seed=self.spec.params.random_state)
         _, firsts = np.unique(hashes, return_index=True)
         places = places[np.sort(firsts)[:size]]
         return Chosen(self.rows.X[places], self.rows.numbers[places])

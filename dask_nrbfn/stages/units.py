@@ -88,7 +88,7 @@ def write_sample(run: Run, dataset: Dataset) -> int:
 
 def try_units(run: Run, dataset: Dataset, units: list[list[Request]]) -> PartResult:
     """Try units of work side by side; keep the losses of every held-out row."""
-    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec.params.random_state)
+    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec)
     n_basis = max(unit[0].n_basis for unit in units)
     n_ridges = max(len(each.left["alphas"]) for unit in units for each in unit)
     own = trial_bytes(
@@ -158,7 +158,7 @@ def _basis_by_source(
 
 def try_linear(run: Run, dataset: Dataset, n_judged: int) -> PartResult:
     """Return the losses of linear functions of the columns on the rows that judge trials."""
-    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec.params.random_state)
+    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec)
     n_rows = len(sample.rows.targets)
     table = sample.table(dataset, sample.basis(1), n_rows, n_judged)
     n_folds, targets = sample.folds.n_folds, table.targets
