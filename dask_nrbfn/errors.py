@@ -34,7 +34,8 @@ class Advice(NamedTuple):
             if found["name"] is None:
                 return found[0]
             name, given = spell(found["name"]), found["given"] or ""
-            if not given or not name.startswith("-"):
+            # The option may be one of another command, as "ingest --missing".
+            if not given or "--" not in name:
                 return name + given
             value = re.sub(r"\\(.)", r"\1", found["value"])
             if "'" not in value:

@@ -51,6 +51,11 @@ def test_spelled__parameters_beside_the_texts_of_a_user(text, expected):
     assert spelled(text) == expected
 
 
+def test_spelled__a_value_of_an_option_of_another_command_has_no_equals_sign():
+    advice = Advice("Pass `missing`='drop'.").spelled(lambda name: f"ingest --{name}")
+    assert advice == "Pass ingest --missing drop."
+
+
 def test_error__names_a_column_as_it_is(tmp_path):
     path = tmp_path / "`label`.csv"
     path.write_text("a,`drop`\n1,2\n")

@@ -5,8 +5,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Self
 
 import duckdb
@@ -20,7 +21,7 @@ from dask_nrbfn.numeric.schema import Kind, Schema
 from dask_nrbfn.sources.files import File, damage_named, scratch_of
 from dask_nrbfn.sources.frames import arrow_of, as_frame
 from dask_nrbfn.sources.source import check_found
-from dask_nrbfn.sources.text import Dialect, lines_named, literal
+from dask_nrbfn.sources.text import BY_SQL, Dialect, lines_named, literal
 
 # DuckDB moves what exceeds this to a temporary directory. Rows are streamed, so few queries do.
 _MEMORY, _MOST_THREADS = "512MB", 4
@@ -33,13 +34,27 @@ _COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
 SNIFFED_ROWS = 100_000
 Connection = duckdb.DuckDBPyConnection
 _REMEDY = "Correct the table or the query."
-# Raises DataError in place of errors of DuckDB, Arrow and SQLite.
-explained = partial(damage_named, what="a table", remedy=_REMEDY, raised=DataError)
+_CONVERSION = (
+    "Correct the cell, or read it as a missing value by TRY_CAST. If the query has no cast, read "
+    "the column as text " + BY_SQL.format("types = {'COLUMN': 'VARCHAR'}")
+)
 _KINDS: dict[str, Kind] = {"BOOLEAN": "boolean", "VARCHAR": "category", "ENUM": "category"}
 _KINDS |= {"UUID": "category", "TIME": "category", "TIME_NS": "category"}
 _KINDS |= {'"NULL"': "category", "DATE": "date"}
 _NUMBER_TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|DECIMAL")
 _ARRAY_TYPE = re.compile(r".*\[(\d+)\]")
+
+
+@contextmanager
+def explained(place: object) -> Iterator[None]:
+    """Raise DataError in place of errors of DuckDB, Arrow and SQLite."""
+    try:
+        with damage_named(place, "a table", _REMEDY, DataError):
+            yield
+    except DataError as error:
+        if isinstance(error.__cause__, duckdb.ConversionException):
+            raise DataError(error.problem, _CONVERSION) from error.__cause__
+        raise
 
 
 def quoted(name: str) -> str:

@@ -40,6 +40,7 @@ _ORDERLY = re.compile("PROJECTION|FILTER|UNNEST|[A-Z_]*SCAN[A-Z_]*|READ_[A-Z_]+"
 _NO_TIME = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # The texts in which DuckDB finds booleans.
 _ARE_BOOLEAN = "bool_and(lower({0}) IN ('true', 'false', 't', 'f', 'yes', 'no'))"
+_NAMES_SOURCE = re.compile(r"\bsource\b", re.IGNORECASE)
 _PROTOCOL = re.compile(r"\b(\w+)://")
 
 
@@ -110,6 +111,11 @@ def _of_query(connection: Connection, request: Request, query: str) -> tuple[Any
         path = literal(place.local(connection))
         connection.execute(f"ATTACH {path} AS given (READ_ONLY); USE given")
     elif request.files:
+        if not _NAMES_SOURCE.search(query):
+            raise ParameterError(
+                f"`sql` does not name source, the table of {place}.",
+                "Write FROM source in the query, or give the query in place of the file.",
+            )
         return _once(connection, _of_files(connection, request).query("source", query), query)
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
         _register(connection, File(f"{protocol}://", place.storage_options))

@@ -34,12 +34,22 @@ _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
 # Texts like numbers and dates: most of their characters are digits and marks among them.
-_FORM = re.compile(r"[-+$€£¥]?\s?\d[\d.,/: '-]*(\s?[%$€£¥]|\s[a-zA-Z]{1,3})?")
+_FORM = re.compile(r"[-+$€£¥]?\s?\d[\d.,/: '-]*(\s?[%$€£¥+]|(?P<unit>\s?[a-zA-Z]{1,3}))?")
+# More units of a column are letters of codes.
+_MOST_UNITS = 3
+# A comma that is not between thousands.
+_DECIMAL_COMMA = re.compile(r"\b0,|,\d{0,2}(?!\d)|,\d{4}|\.\d{3},")
+_MARKS = (
+    "In text tables, texts such as NA and None mark a missing value; pass `missing_values`='' if "
+    "they are values."
+)
 GAP = (
-    "Pass `missing`='impute' to fill in missing features, or leave out every row that lacks a "
-    "value, as ingest does with `missing`='drop'. Pass `unlabelled`='' to keep rows without a "
-    "label ('nan' for numeric targets). In text tables, texts such as NA and None mark a missing "
-    "value; pass `missing_values`='' if they are values."
+    "Pass `missing`='impute' to fill in missing features, or `missing`='drop' to leave out every "
+    f"row that lacks a value. {_MARKS}"
+)
+GAP_OF_ROLE = (
+    "Leave out these rows, in a file with `sql`='FROM source WHERE \"COLUMN\" IS NOT NULL'. Pass "
+    f"`unlabelled`='' to keep rows without a label ('nan' for numeric targets). {_MARKS}"
 )
 GAP_OF_X = "Pass `missing`='impute' to the fit to fill in missing features, or leave out the row."
 
@@ -110,6 +120,7 @@ class Cells:
     times: the first and the last time of day of dates, as shares of a day.
     texts: number of rows with each text; None for more than 65,536 texts.
     bins: counts of the numbers or dates, if medians are needed.
+    first: the first number, if each is one more than that of the row before; else NaN.
     are_codes: whether the type of the column is that of categories.
     """
 
@@ -120,6 +131,7 @@ class Cells:
     times: tuple[float, float] = (np.inf, -np.inf)
     texts: Counter[str] | None = field(default_factory=Counter)
     bins: Bins | None = None
+    first: float = np.nan
     are_codes: bool = False
 
     @classmethod
@@ -137,6 +149,8 @@ class Cells:
         own.n_unread = own.n_values - len(values)
         if fills:
             own.bins = Bins.of_values(values, np.ones((len(values), 1), dtype=np.int64))
+        if len(values) == own.n_rows > 0 and (np.diff(values) == 1).all():
+            own.first = float(values[0])
         if kind == "date" and len(values):
             times = values - np.floor(values)
             own.times = (float(times.min()), float(times.max()))
@@ -146,6 +160,8 @@ class Cells:
         """Add the statistics of other rows."""
         if other.n_values and other.kind != self.kind:
             self.kind = "number" if self.n_values else other.kind
+        if other.n_rows and other.first != self.first + self.n_rows:
+            self.first = np.nan if self.n_rows else other.first
         self.n_rows += other.n_rows
         self.n_values += other.n_values
         self.n_unread += other.n_unread
@@ -217,16 +233,23 @@ def decide(cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, orig
     numbered = options.sql is not None and all(map(_NUMBERED.fullmatch, cells))
     no_header = numbered or bool(roles.written.get("no_header"))
     for name, own in cells.items():
-        if reason := _reason_against(name, own, options, no_header=no_header):
-            logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
-            left_out[name] = reason
-        else:
-            columns.append(_decided(name, own, options))
-        texts = {*(own.texts or ())}
-        formed = sorted(filter(_FORM.fullmatch, texts))
+        reason = _reason_against(name, own, options, no_header=no_header)
         is_given = name in options.kinds or own.are_codes
-        if len(formed) > max(1, len(texts) / 2) and not is_given:
-            logger.warning("%s", Advice(_doubt(name, formed[0], texts.difference(formed), origin)))
+        doubt = None if is_given else _doubt(name, own.texts or (), origin, is_used=reason is None)
+        if doubt is not None:
+            logger.warning("%s", Advice(doubt))
+        elif reason is not None:
+            logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
+        if reason is not None:
+            left_out[name] = reason
+            continue
+        columns.append(_decided(name, own, options))
+        is_given |= name in named_columns(options.columns) or origin == "X"
+        # 0 for whole numbers, NaN if they do not number the rows.
+        if own.kind == "number" and own.first % 1 == 0 and own.n_rows >= _FEW_ROWS and not is_given:
+            told = f"{name} is a feature, but it numbers the rows from {own.first:.0f} on. Pass "
+            told += f"`id`={name!r} if it only names the rows, or `numeric`={name!r} to keep it."
+            logger.warning("%s", Advice(told))
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
@@ -239,6 +262,7 @@ def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> No
     gaps = {name: own.n_missing for name, own in cells.items() if own.n_missing}
     if gaps:
         counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
+        remedy = remedy.replace("COLUMN", '" IS NOT NULL AND "'.join(gaps))
         of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
         raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", remedy)
 
@@ -272,13 +296,32 @@ def _reason_against(
     )
 
 
-def _doubt(name: str, formed: str, others: set[str], origin: str) -> str:
-    """Return a warning about a column whose texts, but for others, may be numbers or dates."""
-    has = f"{name} is read as text: it has {formed!r}, which may be a number or a date"
-    has += f", but also {min(others)!r}." if others else "."
+def _formed(texts: Iterable[str]) -> list[str]:
+    """Return the texts that may be numbers, with or without a unit, or dates."""
+    found = [each for text in sorted(texts) if (each := _FORM.fullmatch(text))]
+    # Letters without a blank before them are units if few of them are at many numbers; else they
+    # belong to codes, such as 12A, or 4WD and 2WD.
+    joined = [each["unit"] for each in found if (each["unit"] or " ").isalpha()]
+    if len({*joined}) > min(_MOST_UNITS, (len(joined) - 1) // 2):
+        found = [each for each in found if not (each["unit"] or " ").isalpha()]
+    return [each[0] for each in found]
+
+
+def _doubt(name: str, texts: Iterable[str], origin: str, *, is_used: bool) -> str | None:
+    """Return a warning about a column of which most texts may be numbers or dates; else None."""
+    formed, others = _formed(texts), {*texts}
+    others.difference_update(formed)
+    if len(formed) < 2 or len(formed) <= len(others):
+        return None
+    has = f"{name} is {'read' if is_used else 'left out'} as text: it has {formed[0]!r}, which may "
+    has += "be a number or a date" + (f", but also {min(others)!r}." if others else ".")
     if origin == "X":
         return f"{has} Convert numbers and dates in the frame, such as by pandas.to_numeric."
-    mark = "," if formed.rfind(",") > formed.rfind(".") else "."
+    found = filter(None, map(_FORM.fullmatch, formed))
+    units = {each["unit"].strip() for each in found if each["unit"]}
+    if 1 < len(units) <= _MOST_UNITS:
+        has += f" Its units ({', '.join(sorted(units))}) differ: scale the numbers of each."
+    mark = "," if any(map(_DECIMAL_COMMA.search, formed)) else "."
     number = rf"regexp_replace(\"{name}\", '[^0-9{mark}-]', '', 'g')"
     number = f"replace({number}, ',', '.')" if mark == "," else number
     return (

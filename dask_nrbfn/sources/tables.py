@@ -277,8 +277,9 @@ def _readable_rows(
             raise unreadable(table, name, values[name][1], schema, _UNREAD)
     if schema.missing == "drop" and not spoiled:
         return _whole_rows(table, {name: values[name] for name in checked}, cells)
-    filled = required if schema.fills else checked
-    survey.check_gaps({name: cells[name] for name in filled}, table.origin)
+    survey.check_gaps({name: cells[name] for name in required}, table.origin, survey.GAP_OF_ROLE)
+    if not schema.fills:
+        survey.check_gaps({name: cells[name] for name in checked}, table.origin)
     return table, next(iter(cells.values())).n_rows
 
 

@@ -27,9 +27,9 @@ _COMMENTS, _MOST_TITLES = ("#", "%", "!", "//"), 10
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 # Bytes that are not UTF-8, as `surrogateescape` reads them, and the NUL of UTF-16.
 _NOT_UTF8, _NOT_LATIN = re.compile("[\0\udc80-\udcff]"), re.compile("[\udc80-\udc9f]")
-_BY_SQL = "by `sql`=\"FROM read_csv('FILE', {})\"."
+BY_SQL = "with `sql`=\"FROM read_csv('FILE', {})\" in place of the source."
 JOINED = "Leave out the headers of joined files, except the first. If it is a row, read the file "
-JOINED += _BY_SQL.format("header = true")
+JOINED += BY_SQL.format("header = true")
 
 
 def literal(value: object) -> str:
@@ -212,7 +212,7 @@ def _check_rows(file: File, dialect: Dialect, header: str, lines: Iterator[str])
 
 def _of_line(file: File, number: int, problem: str, remedy: str, option: str = "") -> DataError:
     """Return an error about a line, whose remedy is an option of read_csv."""
-    remedy += f" {_BY_SQL.format(option)}" if option else ""
+    remedy += f" {BY_SQL.format(option)}" if option else ""
     return DataError(f"{file}: line {number} {problem}.", remedy)
 
 

@@ -96,8 +96,9 @@ def search_rows_exactly(
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
         # The stored parts belong to other rows.
         run.drop(stage)
-    write_array(run.group(stage), "rows", rows, "target")
-    run_task(engine, _store_targets, run, dataset, stage, label=stage)
+    if not run.finished_parts(stage):
+        write_array(run.group(stage), "rows", rows, "target")
+        run_task(engine, _store_targets, run, dataset, stage, label=stage)
     units = [(stage, start, stop) for start, stop in run.layout.spans]
     map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
     distance_sum = run_task(engine, _merge_spans, run, stage, into or stage, label=stage)

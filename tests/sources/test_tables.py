@@ -191,6 +191,34 @@ def test_sql__that_is_no_query(tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_sql__of_another_file_is_not_read_in_place_of_the_given_one(tmp_path):
+    for name in ("d.csv", "other.csv"):
+        as_csv(people(), tmp_path / name)
+    query = f"FROM '{tmp_path / 'other.csv'}'"
+    with pytest.raises(ParameterError, match=r"sql does not name source.* in place of the file"):
+        ingest(tmp_path / "d.csv", sql=query, label="y")
+    assert ingest(None, sql=query, label="y").n_rows == N
+
+
+def test_sql__a_failed_conversion_advises_how_to_convert(tmp_path):
+    (tmp_path / "d.csv").write_text("a,y\n" + "1,u\n" * 60 + "1x,v\n")
+    with pytest.raises(DataError, match=r"Could not convert .*'1x'.*TRY_CAST"):
+        ingest(tmp_path / "d.csv", sql="SELECT a::INT AS a, y FROM source", label="y")
+    query = "SELECT TRY_CAST(a AS INT) AS a, y FROM source"
+    assert ingest(tmp_path / "d.csv", sql=query, label="y", missing="impute").n_rows == 61
+
+
+@pytest.mark.parametrize("role", ["label", "target"])
+def test_gaps__of_a_target_are_not_said_to_be_imputed(tmp_path, role):
+    text = "a,t\n" + "".join(f"{row},{row % 2 if row % 20 else 'NA'}\n" for row in range(60))
+    options = {role: "t", "missing": "impute"}
+    with pytest.raises(DataError, match="'t' 3") as refused:
+        ingest_text(tmp_path, text, **options)
+    assert "impute" not in refused.value.remedy
+    query = re.search("sql='(.*?)'", refused.value.remedy)[1].replace("\\", "")
+    assert ingest_text(tmp_path, text, sql=query, **options).n_rows == 57
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_forms__keys_of_directories_are_columns(tmp_path, caplog, suffix):
     table = people().assign(year=np.repeat([2023, 2024], [9, N - 9]))

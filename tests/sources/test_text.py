@@ -332,16 +332,69 @@ def test_text__short_row_is_an_error_that_names_the_line(tmp_path):
             ingest(path, delimiter=" ", no_header=True, sql=sql)
 
 
-@pytest.mark.parametrize("n", [30, 300], ids=["a category", "left out"])
-def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n):
+@pytest.mark.parametrize(("n", "state"), [(30, "read"), (300, "left out")])
+def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n, state):
     rows = "".join(f"{row},{row % 10};{'uv'[row % 2]};{row % 3}\n" for row in range(10, n))
     (tmp_path / "d.csv").write_text(f"a price;y;b\n{rows}")
     features(tmp_path / "d.csv", label="y")
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "a price is read as text: it has '10,0', which may be a number or a date" in warned[0]
+    assert (
+        f"a price is {state} as text: it has '10,0', which may be a number or a date" in warned[0]
+    )
     query = re.search('sql="(.*) FROM source"', warned[0])[1].replace(r"\"", '"')
     dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=f"{query} FROM source")
     np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
+
+
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [
+        ("{0}kg", 50),
+        ("{0},000+", 50_000),
+        ("${0},{0}0.5", 50_500.5),
+        ("1.{0}0,5 €", 1500.5),
+        ("0,{0}7", 0.507),
+    ],
+)
+def test_text__with_units_and_thousands_is_converted_by_the_query_of_one_warning(
+    tmp_path, caplog, form, first
+):
+    cell = form.format
+    rows = "".join(f"{cell(row % 40 + 50)};{'uv'[row % 2]};{row % 3}\n" for row in range(100))
+    with caplog.at_level("INFO", logger="dask_nrbfn.sources"):
+        ingest_text(tmp_path, "size;y;b\n" + rows, label="y")
+    (told,) = [each for each in caplog.messages if each.startswith("size ")]
+    query = re.search('sql="(.*) FROM source"', told)[1].replace(r"\"", '"')
+    dataset = ingest(tmp_path / "d.csv", label="y", sql=f"{query} FROM source")
+    assert rows_of(dataset)[0, 0] == first
+
+
+def test_text__whose_units_differ_is_not_converted_as_one(tmp_path, caplog):
+    rows = "".join(f"{row % 40}{'Mk'[row % 2]};{row % 3}\n" for row in range(100))
+    ingest_text(tmp_path, "size;b\n" + rows)
+    assert "Its units (M, k) differ: scale the numbers of each." in caplog.text
+
+
+def test_text__codes_are_no_numbers_with_units(tmp_path, caplog):
+    rows = "".join(
+        f"{'42A'[row % 3]}WD;{row % 9}{'ABCDEF'[row % 6]};{['1st', '2nd', '3rd'][row % 3]}\n"
+        for row in range(100)
+    )
+    ingest_text(tmp_path, "drive;seat;class\n" + rows)
+    assert "may be a number" not in caplog.text
+
+
+def test_numbers__that_number_the_rows_are_named_once(tmp_path, caplog):
+    # More rows than a batch; the second column begins again.
+    n_rows = 70_000
+    rows = "".join(f"{row + 3},{row % 60_000},{row % 2}\n" for row in range(n_rows))
+    ingest_text(tmp_path, "no,again,y\n" + rows, label="y")
+    (told,) = caplog.messages
+    assert told.startswith("no is a feature, but it numbers the rows from 3 on. Pass id='no'")
+    caplog.clear()
+    for options in ({"id": "no"}, {"numeric": "no"}, {"drop": "no"}):
+        ingest(tmp_path / "d.csv", label="y", **options)
+    assert not caplog.messages
 
 
 def test_numeric__marks_between_many_blanks_are_missing(tmp_path):
