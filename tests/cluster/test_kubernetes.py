@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.cluster.manifests import CLUSTER, documents, parse
+from tests.workflows.pages import GUIDE, blocks_of
 
 FILES = sorted(path.name for path in (CLUSTER / "kubernetes").glob("*.yaml"))
 
@@ -76,6 +77,25 @@ def test_kubernetes__validates():
     assert {"DaskCluster", "DaskJob", "CronJob"} <= {document["kind"] for document in found}
     for document in found:
         validate(document)
+
+
+def test_kubernetes__guide_validates():
+    found = [
+        yaml.safe_load(block.text)
+        for block in blocks_of(GUIDE / "task/kubernetes.md")
+        if block.language == "yaml"
+    ]
+    job, (fit,) = found[0], documents("kubernetes/fit.yaml")
+    validate(job)
+    (ingest,) = job["spec"]["template"]["spec"]["containers"]
+    runner = fit["spec"]["job"]["spec"]["containers"][0]
+    assert ingest["image"] == runner["image"]
+    assert ingest["envFrom"] == runner["envFrom"]
+    assert {item["name"] for item in ingest["env"]} <= {item["name"] for item in runner["env"]}
+    # Rows, run and predictions of the commands are the same places.
+    options = [parse(each["args"]) for each in (ingest, runner, found[1])]
+    assert options[0]["dataset"] == options[1]["dataset"]
+    assert options[1]["run"] == options[2]["run"]
 
 
 def test_kubernetes__job_has_the_cluster_that_stays_up():
