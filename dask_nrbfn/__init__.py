@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.evaluate import Evaluation as Evaluation
     from dask_nrbfn.commands.evaluate import NumberEvaluation as NumberEvaluation
     from dask_nrbfn.commands.evaluate import evaluate_dataset as evaluate_dataset
+    from dask_nrbfn.commands.evaluate import permutation_importances as permutation_importances
     from dask_nrbfn.commands.files import opened_rows as opened_rows
     from dask_nrbfn.commands.fit import fit_dataset as fit_dataset
     from dask_nrbfn.commands.fit import refresh_run as refresh_run
@@ -52,7 +53,12 @@ else:
         __name__,
         {
             "commands.describe": ["describe"],
-            "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
+            "commands.evaluate": [
+                "Evaluation",
+                "NumberEvaluation",
+                "evaluate_dataset",
+                "permutation_importances",
+            ],
             "commands.files": ["opened_rows"],
             "commands.fit": ["fit_dataset", "refresh_run"],
             "commands.ingest": ["ingest_arrays", "ingest_file"],

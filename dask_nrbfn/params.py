@@ -28,6 +28,9 @@ PAPER_ALPHA = 1e-13
 # tens of groups that a kernel needs, and the classes of a table of which only a part overlaps.
 PAPER_THRESHOLD, N_DRAWN = 0.9, 500
 
+# Rows with more features are mostly images, spectra and the like, whose columns have one unit.
+MOST_COLUMNS = 256
+
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
 # The help shortens a longer default.
@@ -273,8 +276,9 @@ class FitParams(Params):
         "auto|none|standard|rank|unit|learned",
         "standard: columns to mean 0 and variance 1, those of a category together; rank: numbers "
         "to normal scores of their ranks; learned: standard or rank, multiplied by weights that "
-        "the targets of at most 6,000 rows decide; unit: rows to length 1; auto: standard for "
-        "tables with categories, dates or imputed values, else none.",
+        "the targets of at most 6,000 rows decide; unit: rows to length 1; auto: standard in a "
+        f"fit of dense rows with up to {MOST_COLUMNS} features, and for tables with categories, "
+        "dates or imputed values, else none, the paper's.",
     )
     metric_rounds: int | None = count(
         None,
@@ -330,11 +334,12 @@ class FitParams(Params):
         "components.",
     )
     kernel: str = word(
-        "gaussian",
-        "|".join(KERNELS),
+        "auto",
+        "|".join(("auto", *KERNELS)),
         "Function of t = distance / width: gaussian exp(-t^2 / 2); laplacian exp(-t); laplace-l1 "
         "the same of the l1 distance; matern32 (1 + a) exp(-a), a = sqrt(3) t; matern52 "
-        "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t.",
+        "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t; auto: laplace-l1 in a fit of dense "
+        f"rows with up to {MOST_COLUMNS} features, else gaussian, the paper's.",
     )
     width_factor: float = number(
         1.0,
@@ -429,13 +434,23 @@ class FitParams(Params):
     )
 
     def resolve_auto(
-        self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
+        self,
+        *,
+        numbers: bool,
+        mixed: bool = False,
+        n_rows: int | None = None,
+        n_columns: int | None = None,
     ) -> Self:
-        """Return the parameters with values in place of "auto" (but `cells`, `alpha`) and None."""
+        """Return the parameters with values in place of "auto" (but `cells`, `alpha`) and None.
+
+        n_columns: number of features of a table; None: the rows are sparse, or are embedded.
+        """
+        is_table = n_columns is not None and n_columns <= MOST_COLUMNS
         values: dict[str, Any] = {
             "basis": "kmeans" if numbers else "sknn",
             "features": "plain" if numbers and self.components is None else "normalized",
-            "scale": "standard" if mixed else "none",
+            "scale": "standard" if mixed or is_table else "none",
+            "kernel": "laplace-l1" if is_table else "gaussian",
         }
         resolved = {name: values[name] for name in values if getattr(self, name) == "auto"}
         if self.n_neighbors is None:

@@ -1,11 +1,13 @@
 """Scoring: scores of blocks of rows, and the results that are computed from scores."""
 
 from collections.abc import Callable, Iterator
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.intervals import masses
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.rows import Rows, is_csr, unmasked
@@ -35,6 +37,63 @@ def _numbers(model: Model, scores: Floats) -> Floats:
     return values[:, 0] if scores.shape[1] == 1 else values
 
 
+def _ends(sign: float) -> "Callable[[Model, Floats, float], Floats]":
+    """Return the function of one end (b, q) of the intervals of rows."""
+
+    def end(model: Model, scores: Floats, coverage: float) -> Floats:
+        assert model.intervals is not None
+        q = len(model.weights)
+        half = model.intervals.half_widths(scores[:, q : 2 * q], coverage)
+        ends = model.clipped(scores[:, :q]) + sign * half
+        return model.clipped(ends) if model.intervals.may_clip(coverage) else ends
+
+    return end
+
+
+def _sets(model: Model, scores: Floats, coverage: float) -> NDArray[np.bool_]:
+    """Return which labels are in the sets of rows, (b, K)."""
+    assert model.intervals is not None
+    probabilities = model.probabilities(scores[:, : len(model.weights)])
+    return np.asarray(masses(probabilities) <= model.intervals.at(coverage))
+
+
+def _named_sets(model: Model, scores: Floats, coverage: float) -> NDArray[Any]:
+    """Return the labels in the set of each row as text, with bars between them."""
+    labels = [str(label) for label in model.classes.tolist()]
+    texts = ["|".join(compress(labels, own)) for own in _sets(model, scores, coverage)]
+    return np.array(texts, dtype=np.dtypes.StringDType())
+
+
+def _intervals(model: Model, scores: Floats, coverage: float) -> Floats:
+    """Return both ends of the intervals of rows, (b, 2), or (b, q, 2) for several targets."""
+    ends = [_ends(sign)(model, scores, coverage) for sign in (-1.0, 1.0)]
+    stacked = np.stack(ends, axis=2)
+    return stacked[:, 0] if stacked.shape[1] == 1 else stacked
+
+
+def _unlike(model: Model, scores: Floats, _: float) -> Floats:
+    """Return the distance (b,) from the basis over that of rows which are hardly like any."""
+    assert model.intervals is not None
+    return np.asarray(scores[:, -1] / model.intervals.far)
+
+
+EXTENDED: dict[str, Callable[[Model, Floats, float], NDArray[Any]]] = {
+    "lower": _ends(-1.0),
+    "upper": _ends(1.0),
+    "intervals": _intervals,
+    "sets": _sets,
+    "set": _named_sets,
+    "unlike": _unlike,
+}
+"""Results by name, in which "@" and a coverage follow, such as "lower@0.9": functions of a model,
+the extended scores of rows and the coverage."""
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a result needs extended scores, see `Model.scores`."""
+    return name.partition("@")[0] in EXTENDED
+
+
 RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
     "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
@@ -52,8 +111,10 @@ RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
 class Scorer:
     """Scores rows with a model, one block of activations at a time."""
 
-    def __init__(self, model: Model, *, block_rows: int | None = None) -> None:
-        self.model = model
+    def __init__(
+        self, model: Model, *, block_rows: int | None = None, extended: bool = False
+    ) -> None:
+        self.model, self.extended = model, extended
         # The networks of cells are small, and stay on the host.
         self._placed = None if model.cells is not None else model.features.on_device()
         self._xp: Any = np if self._placed is None else self._placed.xp
@@ -63,15 +124,28 @@ class Scorer:
         self._buffer, self._scratch = np.empty((0, model.n_active)), Scratch(0, 0)
 
     def result(self, name: str, scores: Floats) -> NDArray[Any]:
-        """Return a result of `RESULTS`, (b,) or (b, q), of rows with the given scores (b, q)."""
-        return RESULTS[name](self.model, scores)
+        """Return a result of `RESULTS` or `EXTENDED` of rows with the given scores (b, .)."""
+        if is_extended(name):
+            kind, _, coverage = name.partition("@")
+            return EXTENDED[kind](self.model, scores, float(coverage or 0.0))
+        return RESULTS[name](self.model, scores[:, : len(self.model.weights)])
+
+    def count_unlike(self, scores: Floats) -> int:
+        """Return how many rows are farther from the basis than almost all held-out rows."""
+        if not self.extended:
+            return 0
+        return int(np.count_nonzero(_unlike(self.model, scores, 0.0) > 1.0))
 
     def no_result(self, name: str) -> NDArray[Any]:
-        """Return a result of `RESULTS` for no rows, which shows its dtype and width."""
-        return self.result(name, np.empty((0, len(self.model.weights))))
+        """Return a result for no rows, which shows its dtype and width."""
+        return self.result(name, np.empty((0, self._n_values)))
+
+    @property
+    def _n_values(self) -> int:
+        return self.model.n_extended if self.extended else len(self.model.weights)
 
     def scores_of(self, X: Rows) -> Floats:
-        """Return the scores of a block of feature rows (b, p), float64 (b, q)."""
+        """Return the scores of a block of feature rows (b, p), float64 (b, .)."""
         n_rows = X.shape[0]
         if self.model.cells is not None:
             n_rows = min(n_rows, _MAX_BLOCK_ROWS)
@@ -83,6 +157,7 @@ class Scorer:
             buffer=self._buffer[:n_rows],
             scratch=self._scratch.of(X),
             features=self._placed,
+            extended=self.extended,
         )
 
     def blocks(
@@ -108,7 +183,7 @@ class Scorer:
         does not fill have NaN scores. `first_row` and `within` name rows in errors.
         """
         schema = self.model.schema
-        scores = np.full((X.shape[0], len(self.model.weights)), np.nan)
+        scores = np.full((X.shape[0], self._n_values), np.nan)
         for start in range(0, len(scores), self.block_rows):
             rows = X[start : start + self.block_rows]
             if not is_csr(rows):

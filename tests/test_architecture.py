@@ -44,17 +44,17 @@ PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "s
 # Most lines and files of each room: three per cent and one file more than it has at a release, so
 # that a kernel, a stage or a format fits. A larger capability says what else of its room could go.
 BUDGETS = {
-    "root": (2290, 14),
-    "numeric": (7810, 38),
+    "root": (2350, 14),
+    "numeric": (8100, 39),
     "neighbors": (1050, 7),
-    "storage": (3370, 10),
+    "storage": (3390, 10),
     "engine": (940, 9),
     "sources": (3670, 18),
-    "stages": (6900, 19),
-    "commands": (4020, 13),
-    "estimators": (1850, 9),
-    "report": (1060, 8),
-    "cli": (1140, 10),
+    "stages": (7060, 19),
+    "commands": (4270, 13),
+    "estimators": (1920, 9),
+    "report": (1120, 8),
+    "cli": (1160, 10),
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 700
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}

@@ -22,10 +22,11 @@ from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError, middles
 from tests.tables import copy_of, spirals, surfaces, write_table
 
-DRAWN = FitParams(basis="random", basis_size=20, width_factor=0.3, alpha=1e-3, n_parts=2)
+GAUSSIAN = FitParams(kernel="gaussian", scale="none", alpha=1e-3, n_parts=2)
+DRAWN = replace(GAUSSIAN, basis="random", basis_size=20, width_factor=0.3)
 PLAIN = replace(DRAWN, features="plain")
 CENTRES = replace(PLAIN, basis="kmeans")
-SEARCHED = FitParams(basis_size=20, n_neighbors=6, neighbors="exact", alpha=1e-3, n_parts=3)
+SEARCHED = replace(GAUSSIAN, basis_size=20, n_neighbors=6, neighbors="exact", n_parts=3)
 TUNING = TuneParams(
     effort="quick", folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0, 0.3), search_basis=10
 )
@@ -47,13 +48,13 @@ class Kind(NamedTuple):
 # first one is the fast case, so it has no search of neighbours.
 KINDS = {
     "drawn": Kind(replace(DRAWN, class_weight="balanced"), "weighted"),
-    "few labels": Kind(SEARCHED, "unlabelled"),
+    "few labels": Kind(replace(SEARCHED, kernel="auto", scale="auto"), "unlabelled"),
     "partitions, locality": Kind(
         replace(SEARCHED, n_partitions=3, overlap=2, locality=1e-2, features="plain")
     ),
     "candidates, components": Kind(replace(SEARCHED, candidates=60, components=6)),
     "given, pruned": Kind(
-        replace(given_basis(FitParams(alpha=1e-3, n_parts=2), GIVEN), features="plain", prune=8),
+        replace(given_basis(GAUSSIAN, GIVEN), features="plain", prune=8),
         basis=GIVEN,
     ),
     "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "unlabelled"),

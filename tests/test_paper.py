@@ -30,6 +30,7 @@ FIGURES = [
     ("wine", 1e-13, "1.1", "1.074", "9.6e+10"),
 ]
 PAPER_SEED = 4
+PAPER = {"kernel": "gaussian", "scale": "none", "confidence_threshold": 0.9}
 
 
 def run_json(*arguments):
@@ -45,7 +46,8 @@ def test_paper__command_line(tmp_path, name, alpha, error, eps, gamma):
     write_table(tmp_path / "train", X_train, y_train, chunk_rows=40)
     write_table(tmp_path / "test", X_test, y_test, chunk_rows=40)
     run = tmp_path / "run"
-    options = ("--alpha", alpha, "--confidence-threshold", 0.9, "--workers", 0)
+    paper = ("--kernel", "gaussian", "--scale", "none", "--confidence-threshold", 0.9)
+    options = (*paper, "--alpha", alpha, "--workers", 0)
     fitted = run_json("fit", tmp_path / "train", run, *options)
     tested = run_json("evaluate", run, tmp_path / "test", "--workers", 0)
     assert fitted["n_basis"] == N_BASIS[name]
@@ -76,9 +78,7 @@ def in_percent(network, X, y):
 def fit_paper(name, alpha, random_state=PAPER_SEED, **parameters):
     """Return a network of the rows that train, and its error of the others in percent."""
     X_train, y_train, X_test, y_test = halves(name)
-    network = NRBFNClassifier(
-        alpha=alpha, confidence_threshold=0.9, random_state=random_state, **parameters
-    )
+    network = NRBFNClassifier(alpha=alpha, random_state=random_state, **PAPER, **parameters)
     return network, in_percent(network.fit(X_train, y_train), X_test, y_test)
 
 

@@ -13,7 +13,8 @@ from tests.reference import reference_activations, reference_distances, referenc
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify rounding.
-RANDOM = FitParams(basis="random", basis_size=25, alpha=1e-3)
+GAUSSIAN = {"kernel": "gaussian", "scale": "none"}
+RANDOM = FitParams(basis="random", basis_size=25, alpha=1e-3, **GAUSSIAN)
 
 
 def fit(X, y, params, *, basis=None, **options):
@@ -29,7 +30,7 @@ def given_rows(X, **values):
     Not the rows themselves: a distance of 0 is the root of what rounding left.
     """
     basis = X[::9] + 0.05
-    return given_basis(FitParams(alpha=1e-3, **values), basis), basis
+    return given_basis(FitParams(alpha=1e-3, **GAUSSIAN, **values), basis), basis
 
 
 def counts_of(n_rows, seed=0):

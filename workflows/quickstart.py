@@ -44,7 +44,9 @@ def main() -> int:
         prepare(output)
         train, test = write_datasets(output)
         with connect(EngineOptions(workers=1, bar=True)) as engine:
-            run = fit_dataset(train, output / "run.zarr", FitParams(), engine)
+            # Pixels have one unit, so the kernel is of their Euclidean distances.
+            params = FitParams(kernel="gaussian", scale="none")
+            run = fit_dataset(train, output / "run.zarr", params, engine)
             model = Model.load(run.location)
             model.save(output / "model.zarr")
             evaluation = evaluate_dataset(output / "model.zarr", test, engine)

@@ -36,11 +36,17 @@ _OPTIONS: dict[str, str] = {
     "column, and their probabilities as obs/NAME_confidence. A regression adds numbers. With "
     "--overwrite, a job that is killed can leave the store without these columns.",
     "probabilities": "Also write the probability of every class, calibrated if RUN held out rows.",
+    "interval SHARES": "Coverages such as 0.9, or 0.5,0.9: also write columns lower and upper, "
+    "between which the true number of so many new rows is, or labels, a set with the true label.",
+    "distance": "Also write how far each row is from the basis, as a column unlike: above 1, "
+    "farther than 99.9 % of the held-out training rows.",
     "scores": "Also write the score of every class. A Zarr group always has scores.",
     "keep COLUMNS": "Columns of the file, as COLUMN or COLUMN,COLUMN, or '*' for all, to copy next "
     "to the predictions in a .csv or .parquet file.",
     "skip_bad": "Read unreadable cells as missing values. A RUN of --missing impute fills them; "
     "else such rows have no prediction. For a .csv or .parquet file.  [default: an error]",
+    "importance": "Also print how much the errors rise if the values of a column are permuted, for "
+    "the ten most important columns. --json has all.",
     "no_clip": "Do not clip predicted numbers to the range of the training targets.",
     "out FILE": "Where to write the page.  [default: RUN.html]",
     "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "

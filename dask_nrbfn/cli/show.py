@@ -8,8 +8,8 @@ import click
 
 from dask_nrbfn.report.formats import line, schema_table, shown
 
-# Figures of every class, which the commands print as tables with headings.
-_TABLES = ("per_class", "confusion", "reliability")
+# Figures of every class, coverage and column, which the commands print as tables with headings.
+_TABLES = ("per_class", "confusion", "reliability", "intervals", "importances")
 
 # Figures of an update.
 _FIGURES = {

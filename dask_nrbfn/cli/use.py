@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
 # Options: the content of predictions, how rows are read, and what makes a scene.
-_RESULTS = ("probabilities", "scores", "skip_bad")
+_RESULTS = ("probabilities", "scores", "skip_bad", "interval", "distance")
 _READING = ("id", "sql")
 _SCENE = ("variable", "feature_dim")
 # Figures that come first.
@@ -20,25 +20,35 @@ _FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows"
 
 
 @command(
-    ["run", "rows", "out?"],
+    ["run", "rows?", "out?"],
     given("to", *_RESULTS, "keep", "no_clip", "overwrite", *_READING, *_SCENE),
     ENGINE,
 )
 def predict(
-    job: Job, run: str, rows: str, out: str | None = None, to: str | None = None, **options: Any
+    job: Job,
+    run: str,
+    rows: str | None = None,
+    out: str | None = None,
+    to: str | None = None,
+    **options: Any,
 ) -> None:
     """Write the label, or the predicted numbers, of every row of ROWS to OUT.
 
     RUN is a finished run or a saved model. ROWS is a dataset, or a file, directory or SQL query
     that ingest accepts. Columns are found by name, in any order, and read like the columns that RUN
-    was trained on; if a query read those, give one again. OUT is a Zarr group, or a file that ends
-    in .csv or .parquet. With --to, ROWS is AnnData in Zarr, and gets columns of obs.
+    was trained on; if a query read those, give one again. With --sql alone, give only RUN and OUT.
+    OUT is a Zarr group, or a file that ends in .csv or .parquet. With --to, ROWS is AnnData in
+    Zarr, and gets columns of obs.
 
     With --variable, ROWS is a scene that xarray opens, and OUT is a Zarr group with its map.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.storage.model import Model
 
+    if out is None and to is None and "sql" in options:
+        rows, out = options.pop("sql"), rows
+    if rows is None:
+        raise click.UsageError("Missing argument 'ROWS'.")
     job.begin(out or rows)
     model = Model.load(run)
     if to is not None and out is None:
@@ -77,6 +87,8 @@ def _predict(
 
     names = named_columns(keep)
     results = take(options, _RESULTS)
+    if "interval" in results:
+        results["interval"] = _coverages(results["interval"])
     check_apart(out, run, rows, options.get("sql"))
     check_predictions(model, out, **results, overwrite=overwrite, keep=names)
     reading = {**options, "keep": names, "spoiled": results["skip_bad"]}
@@ -99,6 +111,16 @@ def _predict(
         "ignored_columns": list(opened.ignored),
         "unseen_categories": opened.unseen,
     }
+
+
+def _coverages(text: str) -> list[float]:
+    """Return the coverages of an option."""
+    try:
+        return [float(each) for each in text.split(",")]
+    except ValueError as error:
+        raise ParameterError(
+            f"`interval` is {text!r}.", "Give shares such as 0.9, or 0.5,0.9."
+        ) from error
 
 
 def _annotate(
@@ -137,13 +159,21 @@ def _map(
     return {"n_pixels": job.n_rows, "n_missing": n_missing}
 
 
-@command(["run", "rows"], given("no_clip", *READING), ENGINE)
-def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) -> None:
+@command(["run", "rows?"], given("importance", "no_clip", *READING), ENGINE)
+def evaluate(
+    job: Job,
+    run: str,
+    rows: str | None = None,
+    *,
+    importance: bool,
+    no_clip: bool,
+    **reading: Any,
+) -> None:
     """Print the error rate, or R2, RMSE and MAE, of RUN or a saved model on ROWS.
 
     ROWS is a dataset, or a file, directory or SQL query that ingest accepts. Columns are found by
     name, in any order, and read like the columns that RUN was trained on; if a query read those,
-    give one again.
+    give one again. With --sql alone, give only RUN.
 
     For classes it prints the most frequent confusions, and precision, recall and F1 of each class.
     --json has the confusion matrix, and the reliability: mean probabilities and observed shares.
@@ -154,17 +184,21 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
     If the rows have weights, all figures except numbers of rows are weighted.
     """
     from dask_nrbfn.commands.describe import describe_model
-    from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
+    from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.report.console import class_tables
+    from dask_nrbfn.report.console import evaluation_tables
     from dask_nrbfn.storage.model import Model
 
+    rows = rows or reading.pop("sql", None)
+    if rows is None:
+        raise click.UsageError("Missing argument 'ROWS'.")
     job.begin(run)
     model = Model.load(run)
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with job.engine() as engine:
-            evaluation = evaluate_dataset(run, opened.dataset, engine, clip=not no_clip)
+            options = {"clip": not no_clip, "importance": importance}
+            evaluation = evaluate_dataset(run, opened.dataset, engine, **options)
     figures = evaluation.figures()
     figures["ignored_columns"] = list(opened.ignored)
     figures["unseen_categories"] = opened.unseen
@@ -172,8 +206,9 @@ def evaluate(job: Job, run: str, rows: str, *, no_clip: bool, **reading: Any) ->
     if job.as_json:
         figures = describe_model(model) | figures
     job.show(figures)
-    if isinstance(evaluation, Evaluation) and not job.as_json:
-        click.echo(f"\n{class_tables(evaluation)}")
+    tables = evaluation_tables(evaluation)
+    if tables and not job.as_json:
+        click.echo(f"\n{tables}")
 
 
 @command(["run", "path"], given("dtype", "overwrite"))

@@ -27,6 +27,7 @@ from dask_nrbfn.numeric.held_out import (
     scores_left_out,
     unexplained_share,
 )
+from dask_nrbfn.numeric.intervals import MOST_RESIDUALS
 from dask_nrbfn.numeric.moments import Moments, are_sums_of_rows, check_moments, with_rounding
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.products import times_symmetric
@@ -40,7 +41,7 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.basis import BASIS_VALUES
 from dask_nrbfn.stages.cells import ALPHAS, CELL_SHARES, CELLS, FITS, read_cell_targets
-from dask_nrbfn.stages.model import read_model
+from dask_nrbfn.stages.model import intervals_of, read_model
 from dask_nrbfn.stages.moments import (
     WIDTH,
     MomentsPass,
@@ -212,15 +213,18 @@ def solve_version(run: Run, name: str, change: Change) -> dict[str, Any]:
     solve = _solve_network if before.cells is None else _solve_cells
     model, leverages, figures = solve(run, before, place, change, X)
     model = replace(model, target_range=before.range_with(change.target_range))
-    held_out = residual_sums = None
-    if run.of_numbers:
-        if rows is not None:
-            residual_sums = _residuals(run, model, change, rows, leverages).to_record(0)
-    else:
-        drawn = None if rows is None else _draw_scores(model, change, rows, leverages)
-        held_out = _calibrate_again(run, place, change, drawn)
-        if held_out is not None:
+    held_out = residual_sums = new = None
+    if rows is not None:
+        judged = _judge(model, rows, leverages)
+        new = _draw_scores(run, model, change, judged)
+        if run.of_numbers:
+            residual_sums = _residuals(run, model, change, judged).to_record(0)
+    draw = _changed_draw(run, place, change, new)
+    if draw is not None:
+        if not run.of_numbers:
+            held_out = _calibrate_again(run, place, draw)
             model = replace(model, calibration=Calibration.of(held_out))
+        model = replace(model, intervals=intervals_of(run, draw, model.calibration))
     model.write(run.group(model_name(place)))
     return {
         "place": place,
@@ -485,14 +489,27 @@ def _draw_rows(run: Run, model: Model, change: Change) -> _NewRows | None:
     return _NewRows(drawn, counts, numbers, dataset.take(numbers), targets, weights)
 
 
-def _scores_left_out(model: Model, rows: _NewRows, leverages: Floats) -> Floats:
-    """Return the scores (m, q) of drawn rows by the networks without each row."""
+class _Judged(NamedTuple):
+    """Drawn new rows, and their scores (m, q) by the networks without each row.
+
+    scales (m, q) are those of the residuals of numbers, and distances (m,) those from the basis.
+    """
+
+    rows: _NewRows
+    scores: Floats
+    scales: Floats
+    distances: Floats
+
+
+def _judge(model: Model, rows: _NewRows, leverages: Floats) -> _Judged:
     # The schema has made the features already.
-    scores = Scorer(replace(model, schema=None)).table(rows.X)
+    extended = Scorer(replace(model, schema=None), extended=True).table(rows.X)
+    scores, scales, distances = np.split(extended, [model.n_targets, -1], axis=1)
     aims = rows.targets
     if model.target_names is None:
         aims = np.eye(model.n_targets)[rows.targets]
-    return scores_left_out(scores, aims, leverages * rows.weights)
+    scores = scores_left_out(scores, aims, leverages * rows.weights)
+    return _Judged(rows, scores, scales, distances[:, 0])
 
 
 def _target_sums(model: Model, change: Change) -> Floats:
@@ -506,30 +523,31 @@ def _target_sums(model: Model, change: Change) -> Floats:
     return reduce(add, (run.read_part(change.place, cell, "target_products")[0] for cell in cells))
 
 
-def _residuals(
-    run: Run, model: Model, change: Change, rows: _NewRows, leverages: Floats
-) -> ResidualSums:
+def _residuals(run: Run, model: Model, change: Change, judged: _Judged) -> ResidualSums:
     """Return the residual sums of drawn rows, whose weights stand for those of all new rows."""
-    scores = _scores_left_out(model, rows, leverages)
-    shifted = _targets_of(run, model).shifted
+    rows, shifted = judged.rows, _targets_of(run, model).shifted
     drawn_weight = float(rows.weights.sum())
     scale = _target_sums(model, change)[0] / drawn_weight if drawn_weight else 0.0
-    residuals = shifted(model.clipped(scores))[:, None]
+    residuals = shifted(model.clipped(judged.scores))[:, None]
     return ResidualSums.from_block(residuals, shifted(rows.targets), rows.weights * scale)
 
 
-def _draw_scores(model: Model, change: Change, rows: _NewRows, leverages: Floats) -> ScoreDraw:
+def _draw_scores(run: Run, model: Model, change: Change, judged: _Judged) -> ScoreDraw:
     """Return the scores of drawn rows with the numbers and weights of all new rows by class."""
-    scores = _scores_left_out(model, rows, leverages)
-    draw = rows.drawn.take(rows.numbers, scores, rows.targets, rows.weights)
-    weights = _target_sums(model, change)[1:]
-    return replace(draw, totals=np.stack([[rows.counts, weights]]))
+    rows, values, codes = judged.rows, judged.scores, judged.rows.targets
+    weights = _target_sums(model, change)
+    of_classes = weights[1:]
+    if run.of_numbers:
+        assert model.intervals is not None
+        residuals = np.abs(rows.targets - model.clipped(values))
+        values = residuals / model.intervals.scales(judged.scales)
+        codes, of_classes = np.zeros(len(values), dtype=np.int64), weights[:1]
+    draw = rows.drawn.take(rows.numbers, codes, rows.weights, values, judged.distances)
+    return replace(draw, totals=np.stack([[rows.counts, of_classes]]))
 
 
-def _calibrate_again(
-    run: Run, place: str, change: Change, new: ScoreDraw | None
-) -> dict[str, Any] | None:
-    """Store the drawn scores of a version; return its held-out figures, None without scores."""
+def _changed_draw(run: Run, place: str, change: Change, new: ScoreDraw | None) -> ScoreDraw | None:
+    """Store and return the drawn scores of a version; None without any."""
     draw = read_draw(run, change.base)
     if draw is None:
         return None
@@ -542,8 +560,14 @@ def _calibrate_again(
         if forgotten is not None:
             draw = draw.without(forgotten)
     if new is not None:
-        draw = (draw + new.of_version(len(run.versions) + 1)).thinned()
+        most = MOST_RESIDUALS if run.of_numbers else MOST_SCORES
+        draw = (draw + new.of_version(len(run.versions) + 1)).thinned(most)
     write_draw(run, place, draw)
+    return draw
+
+
+def _calibrate_again(run: Run, place: str, draw: ScoreDraw) -> dict[str, Any]:
+    """Return the held-out figures of the drawn scores of a version."""
     temperature = judged_record(run.stages)["temperature"]
     figures = calibration_figures(draw, "squared", temperature=temperature)
     labels = LabelSums.from_block(draw.scores[:, None], draw.codes, draw.weights)

@@ -123,7 +123,7 @@ def _schema_of(schema: Schema | None) -> dict[str, Any]:
 
 
 def _heaviest(weights: dict[str, float] | None) -> dict[str, Any]:
-    """Return the learned weights of the first features, which are the heaviest."""
+    """Return the learned weights of the first columns, which are the heaviest."""
     return {} if weights is None else {"heaviest": dict(islice(weights.items(), _MOST_HEAVIEST))}
 
 
@@ -263,7 +263,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         figures["classes"] = model.classes.tolist()
     return {
         **figures,
-        **_heaviest(model.heaviest_features),
+        **_heaviest(model.heaviest_columns),
         **_schema_of(model.schema),
         "params": model.params.to_dict(),
     }

@@ -63,6 +63,8 @@ TABLES = (".csv", ".parquet")
 # Rows whose predicted and true numbers an evaluation keeps: enough for a scatter plot.
 SAMPLED_ROWS = 2000
 
+UNLIKE = "farther from the basis than 99.9 % of the held-out training rows"
+
 
 def predict_dataset(
     model: Location,
@@ -72,6 +74,8 @@ def predict_dataset(
     *,
     scores: bool = False,
     probabilities: bool = False,
+    interval: Sequence[float] = (),
+    distance: bool = False,
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
     clip: bool = True,
@@ -92,6 +96,12 @@ def predict_dataset(
     scores, probabilities : bool
         Also write the scores or `Model.probabilities` (n, K) of every class; a Zarr group always
         has scores.
+    interval : sequence of float
+        Coverages: also write the ends of intervals that contain the true number of a new row with
+        these probabilities, or sets of labels that contain its class.
+    distance : bool
+        Also write how far each row is from the basis: above 1, farther than 99.9 % of held-out
+        training rows.
     kept : RecordBatchReader, optional
         Further columns of the same rows for a .csv or .parquet file. Predicted numbers have the
         names of their targets; if a kept column has such a name, "prediction" for a single target,
@@ -122,6 +132,8 @@ def predict_dataset(
         skip_bad=skip_bad,
         scores=scores,
         probabilities=probabilities,
+        interval=interval,
+        distance=distance,
     )
     dataset = encoded_for(opened, dataset, engine)
     if not is_table(out):
@@ -147,8 +159,10 @@ def check_predictions(
     skip_bad: bool,
     scores: bool,
     probabilities: bool,
+    interval: Sequence[float] = (),
+    distance: bool = False,
 ) -> list[str]:
-    """Return the names in `RESULTS` to write to `out`; raise an error if they cannot be."""
+    """Return the names of the results to write to `out`; raise an error if they cannot be."""
     check_output(out, "predictions", overwrite=overwrite)
     of_classes = model.target_names is None
     if not of_classes:
@@ -156,11 +170,16 @@ def check_predictions(
     if not is_table(out):
         check_not_given(f"{out} is not a .csv or .parquet file", keep=keep, skip_bad=skip_bad)
         scores = of_classes
+    if interval or distance:
+        model.check_intervals(interval)
+    ends = ("set",) if of_classes else ("lower", "upper")
     wanted = {
         "labels": of_classes,
         "values": not of_classes,
         "scores": scores,
+        **{f"{end}@{coverage:g}": True for coverage in interval for end in ends},
         "probabilities": probabilities,
+        "unlike": distance,
         "skipped": skip_bad,
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
@@ -190,9 +209,9 @@ def encoded_for(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset with the features of a model; set and check the bytes of the engine."""
     dataset = dataset.encoded_like(model)
     n_targets = model.n_targets
-    # The scores, probabilities and labels of a chunk and a block.
+    # The extended scores, probabilities, intervals and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + scoring_rows(model)
-    held = scored * (8 * 5 * n_targets + 3 * model.classes.itemsize)
+    held = scored * (8 * (5 * n_targets + model.n_extended) + 3 * model.classes.itemsize)
     if model.target_names is not None:
         # The sample that an evaluation returns.
         held += 2 * 8 * min(dataset.n_rows, SAMPLED_ROWS) * n_targets
@@ -235,7 +254,9 @@ def _write(
 ) -> int:
     """Write the named results, and ids, to a Zarr group; return the number of rows with gaps."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
-    empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
+    extended = model.intervals is not None
+    scorer = Scorer(model, extended=extended)
+    empty = {name: scorer.no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
     with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, values in empty.items():
@@ -249,7 +270,10 @@ def _write(
                 compress=True,
             )
         arguments, n_rows = (pinned, dataset, group, names), dataset.n_rows
-        n_skipped = sum(run_spans(engine, _write_rows, arguments, n_rows, step=chunk_rows))
+        counts = run_spans(engine, _write_rows, arguments, n_rows, step=chunk_rows)
+        n_skipped, n_unlike = np.sum(counts, axis=0).tolist()
+        if n_unlike:
+            logger.info("predict: %d of %d rows are %s", n_unlike, n_rows, UNLIKE)
         attributes: dict[str, Any] = {"fingerprint": dataset.fingerprint, "results": list(names)}
         if "ids" in empty:
             attributes["id"] = _id_name(dataset)
@@ -300,9 +324,9 @@ def run_spans(
 
 def _write_rows(
     model: Model, dataset: Dataset, group: zarr.Group, names: Sequence[str], start: int, stop: int
-) -> int:
-    """Write the named results of some rows; return the number of rows with gaps."""
-    scorer, n_skipped = Scorer(model), 0
+) -> tuple[int, int]:
+    """Write the named results of some rows; return how many have gaps, and are unlike all."""
+    scorer, n_skipped, n_unlike = Scorer(model, extended=model.intervals is not None), 0, 0
     scored = (Block(scores, None) for scores, _, _ in scorer.blocks(dataset, start, stop))
     chunk_rows = get_array(group, names[0]).chunks[0]
     for block in recut(scored, chunk_rows):
@@ -313,8 +337,9 @@ def _write_rows(
             array = get_array(group, name)
             array[start:stop] = values.astype(array.dtype, copy=False)
         n_skipped += int(np.count_nonzero(np.isnan(scores[:, 0])))
+        n_unlike += scorer.count_unlike(scores)
         start = stop
-    return n_skipped
+    return n_skipped, n_unlike
 
 
 def _table_columns(
@@ -331,8 +356,10 @@ def _table_columns(
         "kept": list(keep),
         "labels": ["prediction"],
         "values": targets,
+        **_interval_columns(names, targets),
         "probabilities": [f"probability_{label}" for label in classes],
         "scores": [f"score_{label}" for label in classes],
+        "unlike": ["unlike"],
     }
     written = {"kept", *names, *_ids_of(dataset)}
     columns = {name: each for name, each in every.items() if name in written}
@@ -343,6 +370,23 @@ def _table_columns(
             "Leave the column out of `keep`, or rename it by a query.",
         )
     return columns
+
+
+def _interval_columns(names: Sequence[str], targets: list[str]) -> dict[str, list[str]]:
+    """Return the columns of intervals: "lower" or "labels"; several coverages and targets by name.
+
+    Several coverages follow with an underscore, as in "lower_0.9".
+    """
+    found = {}
+    coverages = {name.partition("@")[2] for name in names if "@" in name}
+    for name in names:
+        kind, at, coverage = name.partition("@")
+        if at:
+            column = "labels" if kind == "set" else kind
+            column += f"_{coverage}" if len(coverages) > 1 else ""
+            several = kind != "set" and len(targets) > 1
+            found[name] = [f"{column}_{each}" for each in targets] if several else [column]
+    return found
 
 
 def _check_in_csv(kept: "pa.Schema") -> None:

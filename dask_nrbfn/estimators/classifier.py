@@ -140,6 +140,33 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         shares = self._predict(X, "probabilities")
         return self._as_output(shares, X, [f"probability_{label}" for label in self.classes_])
 
+    def predict_set(self, X: Any, *, coverage: float = 0.9) -> Any:
+        """Return sets of labels that contain the class of new rows with a probability.
+
+        Adaptive sets (Romano, Sesia & Candès, "Classification with valid and adaptive coverage",
+        2020), with the predicted label always in the set, so sets of easy classes contain more
+        rows than asked. The probability is that of rows drawn like the training rows.
+
+        Parameters
+        ----------
+        X : as for `fit`
+            The result is lazy for a dask collection.
+        coverage : float, default=0.9
+            The probability.
+
+        Returns
+        -------
+        bool ndarray (n, K)
+            Whether each of `classes_` is in the set.
+
+        Raises
+        ------
+        ParameterError
+            If the fit held out no rows, or too few for the coverage.
+        """
+        sets = self._predict(X, f"sets@{coverage}", coverages=[coverage])
+        return self._as_output(sets, X, [str(label) for label in self.classes_])
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy: the share of rows whose label is predicted.
 

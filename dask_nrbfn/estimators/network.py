@@ -9,7 +9,7 @@ import tempfile
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from dask_nrbfn.numeric.device import Device
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits, FitParams, Option, TuneParams, document
-from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.scorer import Scorer, is_extended
 from dask_nrbfn.sources.tables import schema_of
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import BASIS_ROWS, CONFIDENCES, given_basis, name_rows
@@ -343,9 +343,13 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             places = self._model.places
             self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
-    def _predict(self, X: Any, result: str, *, clip: bool = True) -> Any:
-        """Return a result of `RESULTS` for rows; lazily for a dask array."""
+    def _predict(
+        self, X: Any, result: str, *, clip: bool = True, coverages: Sequence[float] = ()
+    ) -> Any:
+        """Return a result of `Scorer` for rows; lazily for a dask array."""
         check_is_fitted(self)
+        if is_extended(result):
+            self._model.check_intervals(coverages)
         device = EngineOptions(device=self.device).device
         model = self._model if clip else replace(self._model, target_range=None)
         if is_dask(X):
@@ -397,9 +401,10 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             become basis rows, and count only in the scale and the width.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; the
-            search for neighbours ignores weights. Rows of weight 0 are left out; they are allowed
-            only if X is in memory. Categories and fill values are found from the other rows, all
-            with equal weight. None for a `Dataset`, which contains its weights.
+            search for neighbours and the scale of the columns ignore weights. Rows of weight 0 are
+            left out; they are allowed only if X is in memory. Categories and fill values are found
+            from the other rows, all with equal weight. None for a `Dataset`, which contains its
+            weights.
 
         Returns
         -------
@@ -455,6 +460,27 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         check_updatable(self.params_.loss, "Call fit with all rows.")
         self._update(X, y, sample_weight, forget=True)
         return self
+
+    def unlike(self, X: Any) -> Any:
+        """Return how far rows are from all that was learned.
+
+        Parameters
+        ----------
+        X : as for `fit`
+            The result is lazy for a dask collection.
+
+        Returns
+        -------
+        float64 ndarray (n,)
+            Distance to the nearest basis row, over the distance within which 99.9 % of the held-out
+            training rows are. Rows above 1 are hardly like any of them.
+
+        Raises
+        ------
+        ParameterError
+            If the fit held out no rows.
+        """
+        return self._as_output(self._predict(X, "unlike"), X, ["unlike"])
 
     def _tuning(self) -> TuneParams | None:
         """Return the parameters of the tuning, or None."""
@@ -585,7 +611,7 @@ class PlainNetwork(LearningNetwork):
     prune: int | None = None
     components: int | None = None
     features: str = "normalized"
-    kernel: str = "gaussian"
+    kernel: str = "auto"
     width_factor: float = 1.0
 
     def _take_model(self, model: Model) -> None:

@@ -18,7 +18,7 @@ from dask_nrbfn.errors import ExistsError, ParameterError
 from dask_nrbfn.numeric.device import Device, compute_on
 from dask_nrbfn.numeric.threads import task_threads
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.scorer import Scorer, is_extended
 from dask_nrbfn.sources.frames import as_frame, column_names
 from dask_nrbfn.storage.dataset import check_columns, check_names
 from dask_nrbfn.storage.group import exists
@@ -40,7 +40,7 @@ def result_of(
 
     def compute() -> NDArray[Any]:
         rows = block_rows(model.n_basis) if model.cells is None else None
-        scorer = Scorer(model, block_rows=rows)
+        scorer = Scorer(model, block_rows=rows, extended=is_extended(result))
         return scorer.result(result, scores_by(scorer))
 
     with task_threads(threads):
@@ -55,8 +55,9 @@ def predict_lazily(
     if model.schema is None:
         check_columns(rows.shape[1], model.n_features)
         check_names(column_names(X), model.feature_names)
-    nothing = Scorer(model).no_result(result)
+    nothing = Scorer(model, extended=is_extended(result)).no_result(result)
     layers = nothing.shape[1:]
+    further = [*range(2, nothing.ndim)]
     return rows.rechunk({1: -1}).map_blocks(
         _predict_rows,
         _published(model, store),
@@ -65,6 +66,7 @@ def predict_lazily(
         device,
         meta=nothing,
         drop_axis=None if layers else 1,
+        new_axis=further or None,
         chunks=(rows.chunks[0], *((size,) for size in layers)),
     )
 

@@ -51,6 +51,34 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         values = self._predict(X, "numbers", clip=clip)
         return self._as_output(values, X, self._model.target_names or ())
 
+    def predict_interval(self, X: Any, *, coverage: float = 0.9) -> Any:
+        """Return intervals that contain the numbers of new rows with a probability.
+
+        From absolute residuals of held-out rows, over a scale of the row where that narrows the
+        intervals (Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, "Distribution-free predictive
+        inference for regression", 2018). The probability is that of rows drawn like the training
+        rows, not of each single row.
+
+        Parameters
+        ----------
+        X : as for `fit`
+            The result is lazy for a dask collection.
+        coverage : float, default=0.9
+            The probability.
+
+        Returns
+        -------
+        ndarray (n, 2), or (n, q, 2) for several targets
+            The lower and upper ends, clipped to the range of the training targets.
+
+        Raises
+        ------
+        ParameterError
+            If the fit held out no rows, or too few for the coverage.
+        """
+        ends = self._predict(X, f"intervals@{coverage}", coverages=[coverage])
+        return ends if ends.ndim > 2 else self._as_output(ends, X, ["lower", "upper"])
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2, averaged over the targets.
 

@@ -102,7 +102,9 @@ class ScoreDraw(RowSum):
     """Scores (m, K) of drawn rows of the V versions of a run; version 0 is the fit.
 
     own: weights of the rows. order: hashes of the row numbers, which drew each row with the
-    probability `shares`. totals (V, 2, K): number and weight of all rows of each version and class.
+    probability `shares`. distances (m,): distances to the nearest basis row, in widths. totals
+    (V, 2, K): number and weight of all rows of each version and class. Numbers are drawn like rows
+    of one class; their scores (m, q) are residuals over the scale of the row.
     """
 
     scores: Floats
@@ -111,7 +113,12 @@ class ScoreDraw(RowSum):
     shares: Floats
     order: NDArray[np.uint64]
     versions: NDArray[np.int64]
+    distances: Floats
     totals: Floats
+
+    @property
+    def _n_classes(self) -> int:
+        return int(self.totals.shape[2])
 
     @property
     def weights(self) -> Floats:
@@ -126,7 +133,7 @@ class ScoreDraw(RowSum):
         return weights
 
     def _sums_of_classes(self, values: Floats | None = None) -> NDArray[Any]:
-        return np.bincount(self.codes, values, self.scores.shape[1])
+        return np.bincount(self.codes, values, self._n_classes)
 
     def log_loss(self, probabilities: Floats) -> float:
         """Return the weighted mean of the log losses of probabilities (m, K)."""
@@ -151,7 +158,7 @@ class ScoreDraw(RowSum):
 
     def thinned(self, most_scores: int = MOST_SCORES) -> Self:
         """Return at most ``most_scores / K^2`` rows of each class, with the least hashes."""
-        n_classes = self.scores.shape[1]
+        n_classes = self._n_classes
         most = np.minimum(self._sums_of_classes(), max(1, most_scores // n_classes**2))
         sequence = np.lexsort((self.order, self.codes))
         edges = np.searchsorted(self.codes[sequence], np.arange(n_classes + 1))
@@ -191,16 +198,17 @@ class DrawnRows(NamedTuple):
         of_class = most_scores / len(class_counts) ** 2
         return cls(np.minimum(1.0, of_class / np.maximum(class_counts, 1)), seed)
 
-    def none(self) -> ScoreDraw:
+    def none(self, n_scores: int) -> ScoreDraw:
         """Return the draw of no rows."""
         n_classes = len(self.shares)
         return ScoreDraw(
-            scores=np.empty((0, n_classes)),
+            scores=np.empty((0, n_scores)),
             codes=np.empty(0, dtype=np.int64),
             own=np.empty(0),
             shares=np.empty(0),
             order=np.empty(0, dtype=np.uint64),
             versions=np.empty(0, dtype=np.int64),
+            distances=np.empty(0),
             totals=np.zeros((1, 2, n_classes)),
         )
 
@@ -212,22 +220,27 @@ class DrawnRows(NamedTuple):
     def take(
         self,
         numbers: NDArray[np.int64],
-        scores: Floats,
         codes: NDArray[np.int64],
         weights: Floats | None,
+        scores: Floats,
+        distances: Floats,
+        drawn: NDArray[np.int64] | slice = slice(None),
     ) -> ScoreDraw:
-        """Return the drawn rows of a block, as rows of the fit."""
-        drawn = self.places(numbers, codes)
+        """Return the rows of a block at the drawn `places`, by default all, as rows of the fit.
+
+        scores (m, .) and distances (m,) are those of the drawn rows.
+        """
         own = np.ones(len(codes)) if weights is None else weights
         class_counts = np.bincount(codes, minlength=len(self.shares))
         class_weights = np.bincount(codes, own, minlength=len(self.shares))
         return ScoreDraw(
-            scores=scores[drawn],
+            scores=scores,
             codes=codes[drawn],
             own=own[drawn],
             shares=self.shares[codes[drawn]],
             order=hash_numbers(numbers[drawn], seed=self.seed),
-            versions=np.zeros(len(drawn), dtype=np.int64),
+            versions=np.zeros(len(distances), dtype=np.int64),
+            distances=distances,
             totals=np.array([[class_counts, class_weights]], dtype=np.float64),
         )
 

@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.small_fit import (
     SmallTable,
     fit_folds,
     learned_root,
+    nearest_distances,
     network_moments,
 )
 from dask_nrbfn.numeric.targets import Targets
@@ -157,7 +158,8 @@ class CellFit:
     """The network of a cell.
 
     `root` (p,) multiplies the column weights of the table. `held_out` (n, q) are the scores of each
-    row by the network without its fold, for numbers less the origin.
+    row by the network without its fold, for numbers less the origin. `distances` (n,) are those of
+    each row from the nearest basis row, in widths.
     """
 
     basis: Rows
@@ -167,6 +169,7 @@ class CellFit:
     shares: Floats
     moments: Moments
     held_out: Floats
+    distances: Floats
 
 
 class _Choice(NamedTuple):
@@ -223,6 +226,7 @@ def fit_cell(
         shares=shares,
         moments=moments,
         held_out=np.where(np.isfinite(held_out), held_out, _means(table, n_folds)),
+        distances=nearest_distances(table, features),
     )
 
 
@@ -317,4 +321,5 @@ def _constant(table: SmallTable, n_folds: int) -> CellFit:
         shares=np.ones(1),
         moments=moments,
         held_out=_means(table, n_folds),
+        distances=np.zeros(n_rows),
     )

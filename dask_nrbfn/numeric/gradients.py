@@ -11,6 +11,8 @@ from dask_nrbfn.numeric.cityblock import signed_sums
 from dask_nrbfn.numeric.device import beside, to_host
 from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.schema import Schema, source_columns
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
@@ -106,11 +108,22 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
     return weights + LEAST_WEIGHT
 
 
-def heaviest_features(
-    weights: Floats, names: Sequence[str] | None, n_features: int
+def heaviest_columns(
+    weights: Floats,
+    scaling: Scaling,
+    schema: Schema | None,
+    names: Sequence[str] | None,
+    n_columns: int,
 ) -> dict[str, float]:
-    """Return the names and weights of the heaviest features, the heaviest first."""
-    if names is None:
-        names = [f"column {place}" for place in range(len(weights))]
-    heaviest = np.argsort(-weights, kind="stable")[:n_features]
-    return {names[place]: float(weights[place]) for place in heaviest}
+    """Return the names and weights of the heaviest columns of the source, the heaviest first.
+
+    A weight is the sum of the weights of the column's features (p,) times their variances, which
+    are 1 but for categories: their indicators have one scale, and rare ones vary little.
+    """
+    weights = weights.copy()
+    for start, stop in () if schema is None else schema.groups:
+        share = scaling.shift[start:stop]
+        weights[start:stop] *= share * (1 - share) / scaling.scale[start:stop] ** 2
+    columns = source_columns(schema, names, len(weights))
+    sums = [(name, float(weights[span].sum())) for name, span in columns]
+    return dict(sorted(sums, key=lambda each: -each[1])[:n_columns])

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.numeric.device import active_gpu, array_module, beside
+from dask_nrbfn.numeric.device import active_gpu, array_module, beside, to_host
 from dask_nrbfn.numeric.distances import (
     CityBlockDistances,
     EuclideanDistances,
@@ -52,6 +52,27 @@ class Scratch:
         if not self._space.size:
             self._space = self._xp.empty(self._shape)
         return self._space[: X.shape[0]]
+
+
+class Near(NamedTuple):
+    """How distances to the nearest basis row are measured.
+
+    kept (r,) masks the basis rows that count; None: all. second: the distance is that to the second
+    nearest, because the nearest is the centre of a cluster to which the row belongs.
+    """
+
+    kept: NDArray[np.bool_] | None = None
+    second: bool = False
+
+    def distances(self, exponents: Floats) -> Floats:
+        """Return the distances (b,) for exponents ``-t^2 / 2``."""
+        own = exponents if self.kept is None else exponents[:, self.kept]
+        xp = array_module(own)
+        if self.second and own.shape[1] > 1:
+            largest = xp.partition(own, -2, axis=1)[:, -2]
+        else:
+            largest = own.max(axis=1)
+        return xp.sqrt(xp.maximum(-2.0 * largest, 0.0))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,19 +195,29 @@ class RadialFeatures:
         *,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
+        distances: Floats | None = None,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten."""
+        """Return ``activations(X) @ weights.T`` (b, K); buffer and scratch are overwritten.
+
+        distances (b,): memory for the distances to the nearest basis row, in widths.
+        """
         X = beside(X, self.basis)
         weights = beside(weights, self.basis)
         exponents = self._exponents(X, out=buffer, scratch=scratch)
 
         def exponentials(strip: slice) -> Floats:
+            if distances is not None:
+                distances[strip] = Near().distances(exponents[strip])
             return self._exponentials_in_place(X, exponents[strip], strip.start)
 
         totals = over_strips(exponentials, exponents)
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
+
+    def nearest(self, X: Rows, near: "Near") -> Floats:
+        """Return the distances of rows to the nearest basis row, in widths, (b,)."""
+        return to_host(near.distances(self._exponents(beside(X, self.basis))))
 
     def slopes(self, X: Rows) -> Floats:
         """Return the derivatives of plain activations by half the squared distance, float64 (b, r).

@@ -70,6 +70,17 @@ def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
     return csr_array((values, X.indices, X.indptr), shape=X.shape)
 
 
+def with_columns(X: Rows, other: Rows, span: slice) -> Rows:
+    """Return rows (b, p) with some consecutive columns of other rows, both arrays or in CSR."""
+    if is_csr(X):
+        from scipy.sparse import hstack
+
+        return canonical(hstack([X[:, : span.start], other[:, span], X[:, span.stop :]]))
+    rows = X.copy()
+    rows[:, span] = other[:, span]
+    return rows
+
+
 def stacked(blocks: Sequence[Rows]) -> Rows:
     """Return the rows of blocks, all arrays or all in CSR, one block after another."""
     if is_csr(blocks[0]):

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise, zip_longest
@@ -243,6 +243,18 @@ class Schema:
         values = _with_tuples(recorded)
         columns = values.pop("columns").items()
         return cls(tuple(Column(name, **_with_tuples(each)) for name, each in columns), **values)
+
+
+def source_columns(
+    schema: Schema | None, names: Sequence[str] | None, n_features: int
+) -> list[tuple[str, slice]]:
+    """Return the name and the features of each column of a source, such as those of a category."""
+    if schema is not None:
+        pairs = zip(schema.columns, schema.spans, strict=True)
+        return [(column.name, slice(*span)) for column, span in pairs]
+    if names is None:
+        names = [f"column {place}" for place in range(n_features)]
+    return [(name, slice(place, place + 1)) for place, name in enumerate(names)]
 
 
 def _given_fields(own: Column | Schema) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.held_out import (
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
-from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.radial import Near, RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.rows import Rows
@@ -179,6 +179,21 @@ def network_moments(table: SmallTable, scaling: Scaling, network: SmallNetwork) 
     features = judging.features(network)
     sums = judging.sums(features.on_device(), slice(0, len(table.y)))
     return NetworkMoments(features, judging.shares, sums.moments())
+
+
+def nearest_distances(table: SmallTable, features: RadialFeatures) -> Floats:
+    """Return the distances (n,) of rows to the nearest basis row outside their fold, in widths."""
+    distances, own = np.zeros(table.X.shape[0]), features.on_device()
+    are_centres = bool((table.basis_folds < 0).all())
+    for fold in np.unique(table.folds):
+        rows = np.flatnonzero(table.folds == fold)
+        kept = table.basis_folds != fold
+        if not kept.any():
+            continue
+        near = Near(None if kept.all() else beside(kept, own.basis), second=are_centres)
+        for each in table.blocks(slice(0, len(rows))):
+            distances[rows[each]] = own.nearest(table.X[rows[each]], near)
+    return distances
 
 
 def learned_root(table: SmallTable, features: RadialFeatures, weights: Floats) -> Floats:

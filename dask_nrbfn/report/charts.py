@@ -18,7 +18,7 @@ from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
 from dask_nrbfn.commands.evaluate import NumberEvaluation
 from dask_nrbfn.errors import plural
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.facts import KIND, MOST_CLASSES, UNKNOWN
+from dask_nrbfn.report.facts import KIND, MOST_CLASSES, SURENESS, UNKNOWN
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import label_texts
 from dask_nrbfn.stages.model import COORDINATES, SAMPLED_CLASSES, SAMPLED_CODES, SAMPLED_TARGETS
@@ -57,6 +57,8 @@ class Charts:
             self._draw_search(search)
         if finished.confidences is not None:
             self._draw_confidence(finished.confidences)
+        if finished.unlike is not None:
+            self._draw_unlike(*finished.unlike)
         if finished.run.embeds:
             self._draw_coordinates()
 
@@ -138,7 +140,19 @@ class Charts:
         with self._axes("Confidence of the rows", caption) as axes:
             axes.hist(values, _BARS_OF_HISTOGRAM, range=(0.0, 1.0))
             axes.set(xlabel="confidence", ylabel="rows", yscale="symlog", xlim=(0.0, 1.0))
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.axvline(threshold, color="black", linestyle="--", linewidth=1)
+
+    def _draw_unlike(self, values: Floats, weights: Floats) -> None:
+        shares = 100 * weights / weights.sum()
+        caption = f"Distances of {plural(len(values), 'held-out row')} from the basis. Above 1, "
+        caption += "a row is farther than 99.9 % of them: the column `unlike` of predict."
+        with self._axes(SURENESS, caption) as axes:
+            most = max(1.25, float(values.max()))
+            axes.hist(values, _BARS_OF_HISTOGRAM, range=(0.0, most), weights=shares)
+            axes.set(xlabel="unlike", ylabel="percent of the rows", yscale="log", xlim=(0.0, most))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.axvline(1.0, color="black", linestyle="--", linewidth=1)
 
     def _draw_coordinates(self) -> None:
         """Draw sampled rows of an embedding, coloured by a few classes or by the first target."""

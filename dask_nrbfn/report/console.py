@@ -3,10 +3,17 @@
 import textwrap
 from typing import Any
 
-from dask_nrbfn.commands.evaluate import Evaluation
+from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.commands.plan import Plan
 from dask_nrbfn.errors import plural
-from dask_nrbfn.report.facts import confused, confusion_tables, summary, tuning_tables
+from dask_nrbfn.report.facts import (
+    confused,
+    confusion_tables,
+    importance_tables,
+    interval_tables,
+    summary,
+    tuning_tables,
+)
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Table, label_texts, line, readable_bytes
 from dask_nrbfn.storage.run import Run
@@ -32,10 +39,13 @@ def tuning_table(run: Run) -> str:
     return _text(*tuning_tables(finished), *of_classes)
 
 
-def class_tables(evaluation: Evaluation) -> str:
-    """Return tables of the confusions and of the figures of each class."""
-    labels = label_texts(evaluation.classes)
-    return _text(*confusion_tables("Evaluated rows", labels, evaluation.figures()))
+def evaluation_tables(evaluation: Evaluation | NumberEvaluation) -> str:
+    """Return tables of confusions, of the figures of each class, of intervals and importances."""
+    tables = interval_tables(evaluation) + importance_tables(evaluation)
+    if isinstance(evaluation, Evaluation):
+        labels = label_texts(evaluation.classes)
+        tables += confusion_tables("Evaluated rows", labels, evaluation.figures())
+    return _text(*tables)
 
 
 def plan_table(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.commands.describe import describe_cells, describe_run, describe_tuning
-from dask_nrbfn.commands.evaluate import Evaluation
+from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
@@ -36,12 +36,16 @@ _NETWORK = (
     "n_partitions", "version", "scale", "basis", "features", "kernel", "width_factor", "loss",
     "class_weight", "confidence_threshold", "n_neighbors", "options",
 )  # fmt: skip
-_TABLED = {"classes", "per_class", "confusion", "reliability", "target_names"}
+_TABLED = {"classes", "per_class", "confusion", "reliability", "intervals", "target_names"}
+_TABLED |= {"importances"}
 _MEMORY = ("peak_bytes", "predicted_bytes")
 _COST = (*_MEMORY, "n_workers", "threads", "memory_bytes")
 
 # With more classes, the confusion is not drawn, and only the worst classes are listed.
 MOST_CLASSES = 30
+
+# The title of the section of intervals and of distances from the basis.
+SURENESS = "How sure predictions are"
 
 # The label of rows whose class the model does not know.
 UNKNOWN = "(unknown)"
@@ -58,8 +62,8 @@ _OF_TRIAL = ("penalty", "n_basis", "alpha")
 Record = dict[str, Any]
 """Parameters that were tried, and their figures."""
 
-# Number of confusions, and of the worst cells and rows.
-_MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE = 20, 10, 50
+# Number of confusions, of the worst cells and rows, and of the most important columns.
+_MOST_PAIRS, _MOST_CELLS, _MOST_UNSURE, _MOST_IMPORTANT = 20, 10, 50, 10
 
 # With fewer rows, one error changes the error rate of a class by more than 5 points. Below this
 # recall, most rows of a class get the label of another class.
@@ -103,7 +107,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
 
 
 def details(finished: FinishedRun) -> list[Section]:
-    """Return the tables about targets, tuning, confidence, columns, cells and stages."""
+    """Return the tables about targets, intervals, tuning, confidence, columns, cells, stages."""
     schema = finished.attributes["schema"]
     costs = [
         {"stage": stage} | {name: record[name] for name in ("seconds", *_MEMORY)}
@@ -112,6 +116,8 @@ def details(finished: FinishedRun) -> list[Section]:
     found: dict[str, Sequence[Table]] = {
         "Classes": [of_classes for _, of_classes in confused(finished).values()],
         "Probabilities": [],
+        SURENESS: interval_tables(finished.evaluation),
+        "Columns that matter": importance_tables(finished.evaluation),
         "Predicted and true numbers": target_tables(finished),
         "Tuning": tuning_tables(finished),
         "Confidence of the rows": confidence_tables(finished),
@@ -130,7 +136,7 @@ def as_options(finished: FinishedRun) -> str | None:
         return None
     unset = FitParams().resolve_auto(numbers=False).to_dict()
     # A fit would choose these by itself.
-    unset |= {"scale": None, "basis": None, "features": None}
+    unset |= dict.fromkeys(["scale", "basis", "features", "kernel"])
     if run.begun.is_judged and params.loss == FitParams.loss and params.prune is None:
         unset["alpha"] = params.alpha
     return " ".join(
@@ -197,6 +203,35 @@ def target_tables(finished: FinishedRun) -> list[Table]:
             for figure in ("r2", "rmse", "mae"):
                 columns[f"{rows.lower()}: {figure}"] = record[figure]
     return [_table_of_columns("Each target", columns)]
+
+
+def interval_tables(evaluation: Evaluation | NumberEvaluation | None) -> list[Table]:
+    """Return how many evaluated rows are in their intervals or sets of labels, and how wide."""
+    if evaluation is None or not evaluation.intervals:
+        return []
+    title, width = "sets of labels", "mean_size"
+    named: list[Record] = [{}]
+    if isinstance(evaluation, NumberEvaluation):
+        title, width = "intervals", "mean_width"
+        named = [{"target": name} for name in evaluation.target_names]
+    rows = [
+        {
+            **target,
+            "coverage": of_coverage["coverage"],
+            "covered": of_coverage["covered"][place],
+            width: of_coverage[width][place],
+        }
+        for place, target in enumerate(named)
+        for of_coverage in evaluation.intervals
+    ]
+    return [Table(f"Evaluated rows: {title}", rows)]
+
+
+def importance_tables(evaluation: Evaluation | NumberEvaluation | None) -> list[Table]:
+    """Return the ten most important columns."""
+    rows = [] if evaluation is None else evaluation.importances[:_MOST_IMPORTANT]
+    title = "the most important columns, by the increase of the errors if a column is permuted"
+    return [Table(f"Evaluated rows: {title}", rows)]
 
 
 def _table_of_columns(title: str, columns: Mapping[str, Any]) -> Table:

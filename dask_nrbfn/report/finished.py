@@ -18,6 +18,8 @@ from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import CONFIDENCES
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.stages.validation import read_draw
+from dask_nrbfn.storage.group import attributes_of
+from dask_nrbfn.storage.model import open_model_group
 from dask_nrbfn.storage.run import Run
 
 HELD_OUT_ROWS = "Held-out rows"
@@ -105,6 +107,15 @@ class FinishedRun:
             return supports
         draw = read_draw(self.run, self.run.latest_place) if rows == HELD_OUT_ROWS else None
         return [] if draw is None else draw.totals[:, 0].sum(axis=0).tolist()
+
+    @cached_property
+    def unlike(self) -> tuple[Floats, Floats] | None:
+        """The `unlike` of drawn held-out rows (m,) and their weights (m,); None without any."""
+        draw = read_draw(self.run, self.run.latest_place)
+        if draw is None or not len(draw.codes):
+            return None
+        far = attributes_of(open_model_group(self.run.location))["far"]
+        return draw.distances / far, draw.weights
 
     @cached_property
     def confidences(self) -> Floats | None:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import IllConditionedError, ParameterError, plural
-from dask_nrbfn.numeric.calibration import DrawnRows, ScoreDraw
+from dask_nrbfn.numeric.calibration import MOST_SCORES, DrawnRows, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import (
     STEPS,
     STEPS_OF_ROUND,
     TRIAL_ROWS,
+    CellFit,
     SolvedCell,
     SolvedCells,
     fit_cell,
@@ -33,6 +34,7 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
     unexplained_share,
 )
+from dask_nrbfn.numeric.intervals import MOST_RESIDUALS, RowScale
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.rows import gathered
@@ -72,7 +74,9 @@ from dask_nrbfn.stages.validation import (
     calibration_figures,
     confusion_in,
     draw_in,
+    scale_in,
     write_draw,
+    write_scale,
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -246,7 +250,7 @@ def _fit_cell(run: Run, dataset: Dataset, rows: str, cell: int, keeps_scores: bo
         )
     r = fitted.basis.shape[0]
     arrays = {
-        **_judged(run, dataset, of_cell, fitted.held_out),
+        **_judged(run, dataset, of_cell, fitted),
         "basis": scaling.apply(fitted.basis),
         "basis_rows": basis.rows[:r],
         "root": fitted.root,
@@ -270,21 +274,40 @@ def _ridges(run: Run) -> tuple[Ridge, ...]:
 
 
 def _judged(
-    run: Run, dataset: Dataset, of_cell: TableRows, scores: Floats
+    run: Run, dataset: Dataset, of_cell: TableRows, fitted: CellFit
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the sums over the held-out rows of a cell."""
-    own = read_cell_targets(run, dataset.n_targets)
-    targets = own.shifted(of_cell.targets)
+    """Return the arrays of the sums over the held-out rows of a cell, and of a draw of them.
+
+    The residuals of numbers are over their mean in the cell.
+    """
+    own, scores = read_cell_targets(run, dataset.n_targets), fitted.held_out
+    targets, codes = own.shifted(of_cell.targets), of_cell.targets
+    counts, most_scores = dataset.class_counts, MOST_SCORES
     if dataset.of_numbers:
         # As predictions are.
         scores = np.clip(scores, *own.shifted(TARGET_RANGE.read(run)))
+        counts, most_scores = np.full(1, dataset.n_rows), MOST_RESIDUALS
+        codes = np.zeros(len(targets), dtype=np.int64)
     sums = sums_of(own).from_block(scores[:, None], targets, of_cell.weights)
     arrays = {f"judged_{key}": values for key, values in sums.arrays().items()}
-    if not dataset.of_numbers:
-        drawn = DrawnRows.of_counts(dataset.class_counts, seed=run.spec.params.random_state)
-        draw = drawn.take(of_cell.numbers, scores, targets, of_cell.weights)
-        arrays |= {f"drawn_{key}": values for key, values in draw.arrays().items()}
-    return arrays
+    values = scores
+    if isinstance(sums, ResidualSums):
+        arrays["scale_offsets"] = sums.absolute[0] / sums.weight
+        values = _over_means(np.abs(targets - scores), of_cell.weights)
+    seed = run.spec.params.random_state
+    drawn = DrawnRows.of_counts(counts, seed=seed, most_scores=most_scores)
+    places = drawn.places(of_cell.numbers, codes)
+    taken = values[places], fitted.distances[places]
+    draw = drawn.take(of_cell.numbers, codes, of_cell.weights, *taken, places)
+    return arrays | {f"drawn_{key}": values for key, values in draw.arrays().items()}
+
+
+def _over_means(residuals: Floats, weights: Floats) -> Floats:
+    """Return residuals (n, q) over the mean of those of the other rows of the cell."""
+    weighted = weights[:, None] * residuals
+    others = np.maximum(weights.sum() - weights, np.finfo(np.float64).tiny)[:, None]
+    means = (weighted.sum(axis=0) - weighted) / others
+    return residuals / np.where(means > 0, means, 1.0)
 
 
 def _read_sums(run: Run, fits: str, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
@@ -509,16 +532,21 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
 
 
 def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dict[str, Any]:
-    """Return the figures of the held-out rows of all cells; store the confusion of classes."""
+    """Return the figures of the held-out rows of all cells; store a draw of them."""
     figures = sums.figures(0)
+    draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
+    write_draw(run, "cells", draw)
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)
         r2 = (1.0 - unexplained).tolist()
+        offsets = np.stack([run.read_part(FITS, cell, "scale_offsets") for cell in range(n_cells)])
+        mean = sums.absolute[0] / sums.weight
+        # Constant cells have no residuals.
+        offsets = np.where(offsets > 0, offsets, np.where(mean > 0, mean, 1.0))
+        write_scale(run, "cells", RowScale(offsets, np.zeros(len(r2))))
         return figures | {"training_r2": r2, "residual_sums": sums.to_record(0)}
     assert isinstance(sums, HeldOutSums)
     confusion_in("cells").write(run, sums.confusion[0])
-    draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
-    write_draw(run, "cells", draw)
     temperature = figures["temperature"]
     return figures | calibration_figures(draw, "squared", temperature=temperature)
 
@@ -620,6 +648,7 @@ CELLS = Stage(
         ERRORS,
         confusion_in("cells"),
         *draw_in("cells"),
+        *scale_in("cells"),
     ),
     cost=_cells_cost,
     check=_check_cells,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_features
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, heaviest_columns
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ranks import N_KNOTS, Line, RankLines
@@ -453,7 +453,8 @@ def _learn_weights(job: StageJob) -> MetricRecord:
         root, place = roots[best], learned[best]
         kept = sum(len(part["rounds"]) for part in parts[:place]) + parts[place]["kept"]
     ROOT.write(run, root)
-    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    scaling, names = read_scaling(run, start), dataset.feature_names
+    heaviest = heaviest_columns(root**2, scaling, dataset.schema, names, _RECORDED)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in [*heaviest.items()][:_NAMED])
     n_unused = np.count_nonzero(root**2 <= 2 * LEAST_WEIGHT)
     weights = f"weights of round {kept} on {start}, the heaviest {named}"
@@ -471,7 +472,7 @@ def _kernels_of(spec: Spec) -> list[list[str]]:
     learns from Euclidean distances, if a tried kernel has them.
     """
     kinds = sorted({kernel_named(name).l1 for name in spec.kernels})
-    if spec.tunes and spec.effort == "quick":
+    if spec.is_quick:
         kinds = kinds[:1]
     return [[name for name in _FACTORS if kernel_named(name).l1 == kind] for kind in kinds]
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError, ParameterError
-from dask_nrbfn.numeric.calibration import Calibration
+from dask_nrbfn.numeric.calibration import Calibration, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
+from dask_nrbfn.numeric.intervals import Intervals, masses
+from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import with_neighbors
@@ -30,6 +32,7 @@ from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import COEFFICIENTS, WIDTH, read_features
 from dask_nrbfn.stages.refine import REFINED_VALUES, is_refined
 from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
+from dask_nrbfn.stages.validation import read_draw, read_scale
 from dask_nrbfn.stages.weights import INTERCEPT, WEIGHT_VALUES, WEIGHTS, read_places
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
@@ -72,6 +75,7 @@ def _write_model(run: Run, dataset: Dataset) -> None:
     of_cells = run.spec.is_of_cells
     intercept = ORIGIN if of_cells else INTERCEPT
     record = run.stages[CELLS.name if of_cells else WEIGHTS.name]
+    calibration = Calibration.of(judged_record(run.stages))
     model = Model(
         **(_of_cells if of_cells else _of_one_network)(run),
         **_of_dataset(run, dataset),
@@ -81,9 +85,24 @@ def _write_model(run: Run, dataset: Dataset) -> None:
         intercept=intercept.read(run) if dataset.of_numbers else None,
         fitting_error=record["fitting_error"],
         spectral_risk=record["spectral_risk"],
-        calibration=Calibration.of(judged_record(run.stages)),
+        calibration=calibration,
+        intervals=intervals_of(run, read_draw(run, ""), calibration),
     )
     model.write(run.group("model"))
+
+
+def intervals_of(
+    run: Run, draw: ScoreDraw | None, calibration: Calibration | None
+) -> Intervals | None:
+    """Return the intervals that drawn held-out rows give; None without any."""
+    if draw is None or not len(draw.codes):
+        return None
+    values, scale = draw.scores, read_scale(run)
+    if not run.of_numbers:
+        assert calibration is not None
+        probabilities = calibration.probabilities(values, loss_named(run.spec.params.loss))
+        values = masses(probabilities)[np.arange(len(draw.codes)), draw.codes][:, None]
+    return Intervals.of_rows(values, draw.distances, draw.weights, scale)
 
 
 def _of_cells(run: Run) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def resolve(
         params = params.with_checked(basis=basis, components=size, cells=1)
         resolved = params.resolve_auto(numbers=False, **rows)
         return Spec.of(_with_alpha(resolved), mode="embed", targets="none")
+    if tuning is None and params.components is None and not dataset.is_sparse:
+        rows["n_columns"] = dataset.n_features
     targets: Targets = "numbers" if dataset.of_numbers else "classes"
     resolved = params.resolve_auto(numbers=dataset.of_numbers, **rows)
     if params.n_neighbors is None and resolved.k < N_NEIGHBORS and targets == "classes":
@@ -193,7 +195,7 @@ def _by_effort(spec: Spec, *, sparse: bool, mixed: bool) -> dict[str, tuple[str,
         # The factors that suit a kernel or scale do not suit another.
         return {}
     # A parameter that the fit names is not tried; "auto" is resolved.
-    usual = vars(FitParams()) | {"basis": "sknn"}
+    usual = vars(FitParams()) | {"basis": "sknn", "kernel": "gaussian"}
     given = {name for name, one in TUNES.items() if getattr(params, one) != usual[one]}
     tried = {name: each for name, each in _TRIED[spec.effort].items() if name not in given}
     if params.scale in _SCALES:

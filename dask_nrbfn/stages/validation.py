@@ -32,12 +32,15 @@ from dask_nrbfn.numeric.held_out import (
     held_out_scores,
     sums_of,
 )
+from dask_nrbfn.numeric.intervals import MOST_OF_SCALE, MOST_RESIDUALS, RowScale
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
+from dask_nrbfn.numeric.radial import Near
 from dask_nrbfn.numeric.reliability import expected_calibration_error, reliability_of_rows
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_bytes
 from dask_nrbfn.numeric.ridge_path import solve_all
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.threads import concurrent_bytes, concurrent_map
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import (
@@ -225,12 +228,13 @@ FOLDS, _LABELS = "_folds", "_labels"
 
 # The axes and the values of the arrays of a `ScoreDraw`, in the order of the fields.
 _DRAW: dict[str, tuple[tuple[str, ...], str]] = {
-    "scores": (("drawn", "class"), "scores of drawn held-out rows"),
+    "scores": (("drawn", "class"), "scores, or scaled residuals, of drawn held-out rows"),
     "codes": (("drawn",), "their class codes"),
     "own": (("drawn",), "their weights"),
     "shares": (("drawn",), "the probabilities with which they were drawn"),
     "order": (("drawn",), "the hashes of row numbers that drew them"),
     "versions": (("drawn",), "the versions that added them; 0 is the fit"),
+    "distances": (("drawn",), "their distances from the nearest basis row, in widths"),
     "totals": (("version", "sum", "class"), "number and weight of all held-out rows"),
 }
 
@@ -245,8 +249,23 @@ def draw_in(group: str) -> tuple[RunArray, ...]:
     return tuple(RunArray(f"{group}/drawn_{name}", *each) for name, each in _DRAW.items())
 
 
-# The end of the name of the pass that fits the calibration.
-_CALIBRATION = "-calibration"
+# The arrays of a `RowScale`, in the order of the fields.
+_SCALE: dict[str, tuple[tuple[str, ...], str]] = {
+    "offsets": (("cell", "target"), "offsets of the scale of residuals"),
+    "least": (("target",), "least scale of residuals"),
+    "weights": (("target", "basis"), "weights of the scale of residuals"),
+}
+
+
+def scale_in(group: str) -> tuple[RunArray, ...]:
+    """Return the arrays of a `RowScale` in a group of a run, in the order of the fields."""
+    return tuple(RunArray(f"{group}/scale_{name}", *each) for name, each in _SCALE.items())
+
+
+# The ends of the names of the passes that fit the calibration, and the scale of residuals.
+_CALIBRATION, _RESIDUALS = "-calibration", "-residuals"
+
+Places = slice | NDArray[np.int64]
 
 WeightsOf = Callable[[Run, int | None], FoldWeights]
 """Returns the weights of the models that were fitted without a fold; None: to all rows."""
@@ -272,7 +291,10 @@ class HeldOutPass:
         self.reading = folded_reading(run, judged, rows_of_block(basis), codes_in_model)
         self._targets = read_targets(run, n_targets)
         of_folds = list(map(partial(weights_of, run), held_out))
-        self._of_folds = [(beside(each.rows, basis), each.intercepts) for each in of_folds]
+        self._of_folds = [
+            (beside(each.rows, basis), each.intercepts, _near(run, each.kept, basis))
+            for each in of_folds
+        ]
         shape = min(self.reading.block_rows, stop - start), basis.shape[0]
         self._buffer = self._features.xp.empty(shape)
         self._sums: JudgedSums = sums_of(self._targets).zeros(len(of_folds[0].ones), n_targets)
@@ -285,7 +307,7 @@ class HeldOutPass:
 
     def add(self, block: FoldedBlock) -> None:
         """Add the errors of a block."""
-        for fold, (rows, scores) in enumerate(self.scored(block)):
+        for fold, (rows, scores, _) in enumerate(self.scored(block)):
             sums = self._sums.from_block(
                 scores,
                 self._targets.shifted(block.targets[rows]),
@@ -297,9 +319,13 @@ class HeldOutPass:
             self._errors[fold] += errors
             self._totals[fold] += totals
 
-    def scored(self, block: FoldedBlock) -> Iterator[tuple[slice, Floats]]:
-        """Yield for each held-out fold the places of its rows in a block, and scores (b, A, q)."""
-        for (weights, intercepts), rows in zip(self._of_folds, block.slices, strict=False):
+    def scored(self, block: FoldedBlock) -> Iterator[tuple[Places, Floats, Near]]:
+        """Yield the places in a block of the rows of each fold, and their scores (b, A, q).
+
+        Last how their distances from the basis are measured.
+        """
+        for (weights, intercepts, near), of_fold in zip(self._of_folds, block.slices, strict=False):
+            rows = self.seen(block, of_fold)
             X = block.X[rows]
             scores = held_out_scores(
                 self._features,
@@ -309,11 +335,24 @@ class HeldOutPass:
                 buffer=self._buffer[: X.shape[0]],
             )
             # Predictions are clipped too.
-            yield rows, scores if self._range is None else np.clip(scores, *self._range)
+            if self._range is not None:
+                scores = np.clip(scores, *self._range)
+            yield rows, scores, near
+
+    def seen(self, block: FoldedBlock, of_fold: slice) -> Places:
+        """Return the places of the rows of a fold that the pass scores: all."""
+        return of_fold
 
     def sums(self) -> Sums:
         """Return the sums of the errors over all rows, and over the rows of each fold."""
         return {"": self._sums, FOLDS: FoldSums(self._errors, self._totals, self._n_rows)}
+
+
+def _near(run: Run, kept: NDArray[np.bool_], basis: Rows) -> Near:
+    """Return how the distances of held-out rows to the nearest basis row are measured."""
+    are_centres = run.spec.n_held_out > 0 and bool((BASIS_ROWS.read(run) < 0).all())
+    masked = None if kept.all() or not kept.any() else beside(kept, basis)
+    return Near(masked, second=are_centres)
 
 
 class _DrawPass(HeldOutPass):
@@ -329,20 +368,66 @@ class _DrawPass(HeldOutPass):
         # Folds are equally large up to chance; a validation dataset has none.
         counts *= run.spec.n_held_out / run.spec.folds if run.spec.n_held_out else 1.0
         self._drawn = DrawnRows.of_counts(counts, seed=run.spec.params.random_state)
-        self._draws, self._labels = self._drawn.none(), LabelSums.zeros(1, n_classes)
+        self._draws = self._drawn.none(n_classes)
+        self._labels = LabelSums.zeros(1, n_classes)
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
-        for rows, scores in self.scored(block):
+        for rows, scores, near in self.scored(block):
             own = None if block.weights is None else block.weights[rows]
-            codes = block.targets[rows]
+            codes, numbers = block.targets[rows], block.numbers[rows]
             self._labels += LabelSums.from_block(scores, codes, own)
-            taken = to_host(scores[:, 0])
-            self._draws += self._drawn.take(block.numbers[rows], taken, codes, own)
+            places = self._drawn.places(numbers, codes)
+            distances = self._features.nearest(block.X[rows][places], near)
+            taken = to_host(scores[:, 0])[places], distances
+            self._draws += self._drawn.take(numbers, codes, own, *taken, places)
 
     def sums(self) -> Sums:
         """Return the drawn rows, and the sums of the labels."""
         return {"": self._draws, _LABELS: self._labels}
+
+
+class _ResidualPass(HeldOutPass):
+    """Residuals of drawn rows of a part, next to some of their activations; see `HeldOutPass`."""
+
+    def __init__(
+        self, run: Run, judged: Dataset, start: int, stop: int, codes: None, *others: Any
+    ) -> None:
+        super().__init__(run, judged, start, stop, codes, *others)
+        n_rows = judged.n_rows
+        if run.spec.n_held_out:
+            n_rows = n_rows * run.spec.n_held_out // run.spec.folds
+        # Numbers are drawn like rows of one class.
+        self._drawn = DrawnRows.of_counts(
+            np.full(1, n_rows), seed=run.spec.params.random_state, most_scores=MOST_RESIDUALS
+        )
+        self._columns = _columns_of_scale(self._features.n_basis)
+        self._draws = self._drawn.none(self._targets.n_targets + len(self._columns))
+
+    def seen(self, block: FoldedBlock, of_fold: slice) -> Places:
+        """Return the places of the drawn rows."""
+        numbers = block.numbers[of_fold]
+        return of_fold.start + self._drawn.places(numbers, np.zeros(len(numbers), dtype=np.int64))
+
+    def add(self, block: FoldedBlock) -> None:
+        """Add the drawn rows of a block."""
+        for rows, scores, near in self.scored(block):
+            own = None if block.weights is None else block.weights[rows]
+            residuals = self._targets.shifted(block.targets[rows]) - to_host(scores[:, 0])
+            distances = self._features.nearest(block.X[rows], near)
+            Phi = self._features.activations(block.X[rows], out=self._buffer[: len(residuals)])
+            values = np.column_stack([residuals, to_host(Phi)[:, self._columns]])
+            codes, numbers = np.zeros(len(residuals), dtype=np.int64), block.numbers[rows]
+            self._draws += self._drawn.take(numbers, codes, own, values, distances)
+
+    def sums(self) -> Sums:
+        """Return the drawn rows."""
+        return {"": self._draws}
+
+
+def _columns_of_scale(n_basis: int) -> NDArray[np.int64]:
+    """Return the basis functions from which the scale of residuals is learned."""
+    return np.unique(np.linspace(0, n_basis - 1, min(n_basis, MOST_OF_SCALE)).astype(np.int64))
 
 
 def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
@@ -386,6 +471,42 @@ def calibrate(
     )
 
 
+def keep_residuals(job: StageJob, group: str, weights_of: WeightsOf) -> None:
+    """Store the scale of rows, and residuals of drawn held-out rows over their scale."""
+    name, kinds = f"{group}{_RESIDUALS}", {"": ScoreDraw}
+    reduction = judge_held_out(job, name, _ResidualPass, kinds, weights_of)
+    run_task(job.engine, _fit_scale, job.run, reduction, group, label=group)
+
+
+def _fit_scale(run: Run, reduction: Reduction, group: str) -> None:
+    draw: ScoreDraw = read_total(run, reduction)
+    features = read_features(run)
+    columns = _columns_of_scale(features.n_basis)
+    residuals, Phi = np.split(draw.scores, [draw.scores.shape[1] - len(columns)], axis=1)
+    scale, scales = RowScale.learned(residuals, Phi, draw.weights, draw.order)
+    if scale.weights is not None:
+        weights = np.zeros((len(scale.weights), features.n_basis))
+        weights[:, columns] = scale.weights
+        scale = scale._replace(weights=weights)
+    write_scale(run, group, scale)
+    write_draw(run, group, replace(draw, scores=np.abs(residuals) / scales))
+
+
+def write_scale(run: Run, group: str, scale: RowScale) -> None:
+    """Store the scale of residuals."""
+    for array, values in zip(scale_in(group), scale, strict=True):
+        if values is not None:
+            array.write(run, values)
+
+
+def read_scale(run: Run) -> RowScale | None:
+    """Return the scale of residuals; None without any."""
+    for group in ("cells", "validation"):
+        if scale_in(group)[0].is_in(run):
+            return RowScale(*(each.read(run) for each in scale_in(group) if each.is_in(run)))
+    return None
+
+
 def calibration_bytes(s: FitSizes) -> int:
     """Return the peak memory of the fit of a calibration in bytes."""
     return FIT_BYTES * min(s.n_judged * s.q, MOST_SCORES)
@@ -416,7 +537,7 @@ def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
 
 def read_draw(run: Run, place: str) -> ScoreDraw | None:
     """Return the drawn scores of the version at a place; "" is the fit. None without any."""
-    for group in [place] if place else ["cells", "validation"]:
+    for group in [place] if place else ["cells", "refine", "validation"]:
         first, *others = draw_in(group)
         if first.is_in(run):
             return ScoreDraw(first.read(run), *(array.read(run) for array in others))
@@ -471,6 +592,7 @@ def _validate(job: StageJob) -> ValidationRecord:
     logger.info("validation: %s", in_words({criterion: figures[criterion]} | spread | chosen))
     if isinstance(sums, ResidualSums):
         figures["residual_sums"] = sums.to_record(place)
+        keep_residuals(job, "validation", partial(read_path_weights, place=place))
     if isinstance(sums, HeldOutSums):
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
@@ -508,9 +630,13 @@ def codes_among(
 
 def _validation_cost(s: FitSizes) -> StageCost:
     n_scores = s.spec.n_ridges * s.q
-    # The pass that calibrates the probabilities of classes.
-    n_passes = 1 if s.dataset.of_numbers else 2
-    n_scored = n_passes * s.n_judged
+    # A second pass calibrates the probabilities of classes, or draws residuals of numbers.
+    n_passes, drawn_bytes = 2, 0
+    n_scored, drawn = 2 * s.n_judged, min(s.n_judged, MOST_RESIDUALS)
+    if s.dataset.of_numbers:
+        n_scored = s.n_judged + drawn
+        # The draws of a part and of all parts, and the regressions of the scale.
+        drawn_bytes = 4 * 8 * drawn * (s.q + MOST_OF_SCALE + 5)
     n_read = n_passes * (s.n if s.spec.chooses_alpha else s.n_judged)
     rows = block_rows(s.r)
     block_bytes = 8 * (rows * s.r + 5 * rows * (s.width + n_scores))
@@ -521,7 +647,11 @@ def _validation_cost(s: FitSizes) -> StageCost:
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * n_scores,
         read_bytes=round(n_read * s.dataset.row_bytes),
         held_bytes=s.held(
-            s.basis_bytes(s.r, copies=4) + block_bytes + weights_bytes + calibration_bytes(s)
+            s.basis_bytes(s.r, copies=4)
+            + block_bytes
+            + weights_bytes
+            + drawn_bytes
+            + calibration_bytes(s)
         ),
         n_tasks=n_passes * parts.n_parts,
     )
@@ -537,12 +667,12 @@ VALIDATION = Stage(
     name="validation",
     compute=_validate,
     record=ValidationRecord,
-    arrays=(confusion_in("validation"), *draw_in("validation")),
+    arrays=(confusion_in("validation"), *draw_in("validation"), *scale_in("validation")),
     cost=_validation_cost,
     check=_check_validation,
     labelled_only=True,
     wanted=lambda spec: spec.is_judged,
     grows_with_basis=True,
     read_by_updates=True,
-    scratch=(f"validation{_CALIBRATION}",),
+    scratch=(f"validation{_CALIBRATION}", f"validation{_RESIDUALS}"),
 )

@@ -11,12 +11,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.errors import DamagedDataError, ParameterError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.device import to_host
-from dask_nrbfn.numeric.gradients import heaviest_features
+from dask_nrbfn.numeric.gradients import heaviest_columns
 from dask_nrbfn.numeric.held_out import normalize_in_place
+from dask_nrbfn.numeric.intervals import Intervals, RowScale
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -52,6 +53,7 @@ _ARRAYS = {
     "places": ("basis",),
 }
 _SCALING = {"shift": ("feature",), "scale": ("feature",), "root": ("feature",)}
+_SCALE = {"offsets": ("cell", "target"), "least": ("target",), "weights": ("target", "basis")}
 _RANKS = {"columns": ("ranked",), "knots": ("ranked", "knot"), "scores": ("ranked", "knot")}
 
 
@@ -88,6 +90,8 @@ class Model:
     cells : CellNetworks or None
         Cells with a network each. `basis` and `weights` then hold one cell after another, and
         `width` is the median over the cells. None: one network.
+    intervals : Intervals or None
+        What held-out rows say about the errors of predictions. None: no rows were held out.
     """
 
     basis: Rows
@@ -107,6 +111,7 @@ class Model:
     read_as: Mapping[str, str] | None = None
     target_range: Floats | None = None
     cells: CellNetworks | None = None
+    intervals: Intervals | None = None
 
     def __repr__(self) -> str:
         return f"<dask_nrbfn.Model of {self.n_basis} basis rows and {self.n_features} features>"
@@ -153,6 +158,7 @@ class Model:
         buffer: Floats | None = None,
         scratch: Floats | None = None,
         features: RadialFeatures | None = None,
+        extended: bool = False,
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
@@ -167,10 +173,13 @@ class Model:
             limits the number of rows that are scored together.
         features : RadialFeatures, optional
             `self.features` on another device, where `buffer` and `scratch` are too. Without cells.
+        extended : bool
+            Also return what `intervals` needs: for numbers the raw scales (b, q) of the rows, and
+            last the distance to the nearest basis row in widths.
 
         Returns
         -------
-        float64 (b, K) or (b, q)
+        float64 (b, K), (b, q), (b, K + 1) or (b, 2 q + 1)
 
         Raises
         ------
@@ -181,18 +190,51 @@ class Model:
         if self.cells is None:
             if features is None:
                 features = self.features
-            sums = features.weighted_sums(X, self.weights, buffer=buffer, scratch=scratch)
+            weights = self._extended_weights if extended else self.weights
+            distances = features.xp.empty(X.shape[0])
+            sums = features.weighted_sums(
+                X,
+                weights,
+                buffer=buffer,
+                scratch=scratch,
+                distances=distances if extended else None,
+            )
             scores: Floats = to_host(sums)
+            if extended:
+                scores = np.column_stack([scores, to_host(distances)])
         else:
-            scores = self._scores_of_cells(self.cells, X, buffer=buffer)
+            scores = self._scores_of_cells(self.cells, X, buffer=buffer, extended=extended)
+        q = len(self.weights)
         if self.intercept is not None:
-            scores += self.intercept
+            scores[:, :q] += self.intercept
+        if extended and self.cells is None:
+            scores[:, q:-1] += self._scale_offsets(0)
         return scores
 
-    def _scores_of_cells(self, cells: CellNetworks, X: Rows, *, buffer: Floats | None) -> Floats:
+    @cached_property
+    def _extended_weights(self) -> Floats:
+        """The weights of scores, and for numbers those of the scales of rows, (q + q, r)."""
+        assert self.intervals is not None
+        if self.target_names is None:
+            return self.weights
+        scale = self.intervals.scale
+        assert scale is not None
+        of_scales = np.zeros_like(self.weights) if scale.weights is None else scale.weights
+        return np.vstack([self.weights, of_scales])
+
+    @property
+    def n_extended(self) -> int:
+        """Number of values of a row with `extended`."""
+        return len(self.weights) * (1 if self.target_names is None else 2) + 1
+
+    def _scores_of_cells(
+        self, cells: CellNetworks, X: Rows, *, buffer: Floats | None, extended: bool
+    ) -> Floats:
         """Return the scores of rows, each by the network of its cell."""
         scaled = np.asarray(self.scaling.apply(X))
-        scores = np.empty((len(scaled), self.n_targets))
+        q = len(self.weights)
+        scores = np.empty((len(scaled), self.n_extended if extended else q))
+        distances = np.empty(len(scaled))
         most_rows = max(len(scaled), 1) if buffer is None else len(buffer)
         for cell, rows, basis in cells.of_rows(scaled, most_rows):
             space = None
@@ -202,9 +244,30 @@ class Model:
                 space = buffer.reshape(-1)[:size].reshape(len(rows), -1)
             weights = np.ascontiguousarray(self.weights[:, basis])
             features = self.features_of_cell(cell)
-            scores[rows] = features.weighted_sums(scaled[rows], weights, buffer=space)
-            scores[rows] += cells.intercepts[cell]
+            own = distances[: len(rows)] if extended else None
+            sums = features.weighted_sums(scaled[rows], weights, buffer=space, distances=own)
+            scores[rows, :q] = sums + cells.intercepts[cell]
+            if extended:
+                scores[rows, q:-1] = self._scale_offsets(cell)
+                # A constant network has one basis row, which says nothing about the cell.
+                scores[rows, -1] = own if weights.any() else 0.0
         return scores
+
+    def _scale_offsets(self, cell: int) -> Floats | float:
+        """Return the offsets (q,) of the scales of the rows of a cell; classes have no scales."""
+        assert self.intervals is not None
+        scale = self.intervals.scale
+        return 0.0 if scale is None else scale.offsets[cell]
+
+    def check_intervals(self, coverages: Iterable[float] = ()) -> None:
+        """Raise ParameterError if held-out rows do not give intervals of these coverages."""
+        if self.intervals is None:
+            raise ParameterError(
+                "the model has no held-out rows, which intervals and distances need.",
+                "Tune, or fit with `alpha` auto, the squared loss and without `prune`.",
+            )
+        for coverage in coverages:
+            self.intervals.check(coverage)
 
     def clipped(self, numbers: Floats) -> Floats:
         """Return predicted numbers (b, q), clipped to the range of the training targets."""
@@ -276,6 +339,8 @@ class Model:
         if self.cells is not None:
             arrays += self.cells.arrays().values()
         arrays.append(self.target_range)
+        if self.intervals is not None:
+            arrays += [np.float64(self.intervals.far), *self._interval_arrays().values()]
         for array in arrays:
             if array is not None:
                 update_digest(content, array)
@@ -289,12 +354,13 @@ class Model:
         return self.cells.feature_weights(self.scaling.root)
 
     @property
-    def heaviest_features(self) -> dict[str, float] | None:
-        """Learned column weights by name, the largest first; None: not learned."""
+    def heaviest_columns(self) -> dict[str, float] | None:
+        """Learned weights of the source columns by name, the largest first; None: not learned."""
         weights = self.feature_weights
         if weights is None:
             return None
-        return heaviest_features(weights, self.feature_names, len(weights))
+        names, n_features = self.feature_names, len(weights)
+        return heaviest_columns(weights, self.scaling, self.schema, names, n_features)
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a group at `location`, where an old model stays until the end."""
@@ -311,20 +377,32 @@ class Model:
         arrays |= {f"rank_{name}": getattr(self.scaling.ranks, name, None) for name in _RANKS}
         if self.cells is not None:
             arrays |= self.cells.arrays()
+        arrays |= self._interval_arrays()
         arrays = {name: values for name, values in arrays.items() if values is not None}
         dimensions = _ARRAYS | _SCALING | CellNetworks.array_names()
         dimensions |= {f"rank_{name}": axes for name, axes in _RANKS.items()}
+        dimensions |= {f"scale_{name}": axes for name, axes in _SCALE.items()}
+        dimensions["quantiles"] = ("level", "target")
         attributes = {
             "scaling": self.scaling.kind,
             "arrays": list(arrays),
             **{name: getattr(self, name) for name in _RECORDED},
             "params": self.params.to_dict(),
+            "far": None if self.intervals is None else self.intervals.far,
             "schema": None if self.schema is None else self.schema.to_dict(),
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
         }
         for name, values in arrays.items():
             write_array(group, name, values, *dimensions[name])
         mark_complete(group, kind="model", attributes=attributes)
+
+    def _interval_arrays(self) -> dict[str, Any]:
+        """Return the arrays of the intervals by the names under which they are stored."""
+        if self.intervals is None:
+            return {}
+        scale = self.intervals.scale
+        arrays = {f"scale_{name}": getattr(scale, name, None) for name in _SCALE}
+        return {"quantiles": self.intervals.quantiles} | arrays
 
     @classmethod
     def load(cls, location: Location) -> Self:
@@ -353,6 +431,13 @@ class Model:
         recorded = {name: attributes[name] for name in _RECORDED}
         for name in ("feature_names", "target_names"):
             recorded[name] = None if recorded[name] is None else tuple(recorded[name])
+        intervals = None
+        if attributes["far"] is not None:
+            scale = None
+            if "scale_offsets" in arrays:
+                of_rows: dict[str, Any] = {name: arrays.get(f"scale_{name}") for name in _SCALE}
+                scale = RowScale(**of_rows)
+            intervals = Intervals(arrays["quantiles"], attributes["far"], scale)
         schema = Schema.of_record(attributes["schema"])
         if schema is not None and not schema.is_plain:
             recorded["feature_names"] = schema.feature_names
@@ -363,6 +448,7 @@ class Model:
             params=FitParams(**attributes["params"]),
             calibration=Calibration.of(attributes["calibration"] or {}),
             schema=schema,
+            intervals=intervals,
             cells=CellNetworks.from_arrays(arrays) if "cell_starts" in arrays else None,
         )
 

@@ -13,6 +13,7 @@ import zarr
 
 from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, ingest_file
 from tests.cli.program import json_of, refuse, succeed
+from tests.cli.program import run as run_program
 
 PARAMS = FitParams(scale="standard", alpha=1e-6)
 
@@ -179,6 +180,33 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     assert found == json_of(*evaluate, tmp_path / "rows") | {"ignored_columns": ["note"]}
     assert found["n_rows"] == 90
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
+
+
+def test_evaluate__importance_is_by_column_of_the_file(tmp_path, place):
+    rows = write(tmp_path / "rows.csv", people(90, seed=1))
+    evaluate = ("evaluate", place / "run", rows)
+    names = {column.name for column in Model.load(place / "run").schema.columns}
+    found = json_of(*evaluate, "--importance")["importances"]
+    assert {each["column"] for each in found} == names
+    shown = succeed(*evaluate, "--importance")
+    table = shown[shown.index("Evaluated rows: the most important") :].split("\n\n")[0].splitlines()
+    first = [line.split()[0] for line in table]
+    assert first[-len(names) :] == [each["column"] for each in found]
+    assert json_of(*evaluate)["importances"] == []
+    assert "the most important" not in succeed(*evaluate)
+    page = ("report", place / "run", "--evaluate", rows, "--out", tmp_path / "page.html")
+    succeed(*page)
+    assert "Columns that matter" in (tmp_path / "page.html").read_text()
+
+
+def test_query__alone_stands_for_the_rows_to_evaluate_or_predict(tmp_path, place):
+    people(90, seed=1).to_parquet(tmp_path / "rows.parquet")
+    query, run = f"FROM '{tmp_path / 'rows.parquet'}'", place / "run"
+    assert json_of("evaluate", run, "--sql", query) == json_of("evaluate", run, query)
+    succeed("predict", run, tmp_path / "out.csv", "--sql", query)
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 90
+    for command in ("evaluate", "predict"):
+        assert "Missing argument 'ROWS'" in run_program(command, run)[2]
 
 
 def test_update__a_file_is_known_by_its_name(tmp_path, place):

@@ -13,7 +13,13 @@ from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
 PARAMS = FitParams(
-    basis="random", basis_size=15, features="plain", cells=4, scale="standard", width_factor=0.5
+    basis="random",
+    basis_size=15,
+    features="plain",
+    kernel="gaussian",
+    cells=4,
+    scale="standard",
+    width_factor=0.5,
 )
 
 

@@ -21,7 +21,9 @@ from tests.storage.written import flip_byte
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
-SMOOTH = FitParams(alpha=1e-4, n_neighbors=10, confidence_threshold=0.9)
+SMOOTH = FitParams(
+    alpha=1e-4, n_neighbors=10, confidence_threshold=0.9, kernel="gaussian", scale="none"
+)
 
 
 def fit_in_memory(X, y, params=SMOOTH, **options):
@@ -190,16 +192,27 @@ def test_fit__bad_tables_are_refused_before_any_task():
 
 
 @pytest.mark.parametrize(
-    ("rows", "weights", "problem"),
+    ("rows", "scale", "weights", "problem"),
     [
-        (1e-156 * spirals(60)[0], None, "the width is"),
-        (spirals(60)[0], np.full(60, 1e-320), "which underflows float64"),
+        (1e-156 * spirals(60)[0], "none", None, "the width is"),
+        (1e-162 * spirals(60)[0], "auto", None, "the width is"),
+        (1e-165 * spirals(60)[0], "auto", None, "all rows of X are equal, or differ by less than"),
+        (spirals(60)[0], "auto", np.full(60, 1e-320), "which underflows float64"),
     ],
-    ids=["rows too near to square the width", "weights too small to sum"],
+    ids=["rows too near to square the width", "and the deviation", "at all", "weights too small"],
 )
-def test_fit__numbers_beyond_float64_are_refused(rows, weights, problem):
+def test_fit__numbers_beyond_float64_are_refused(rows, scale, weights, problem):
     table = write_table(MemoryStore(), rows, spirals(60)[1], weights=weights)
-    assert problem in refused(DataError, table, FitParams(basis_size=20))
+    assert problem in refused(DataError, table, FitParams(basis_size=20, scale=scale))
+
+
+def test_fit__the_default_does_not_depend_on_the_unit_of_a_column():
+    X, y = spirals(60)
+    run, other = (fit_in_memory(each, y, FitParams()) for each in (X, X * [1e-150, 1e9, 1, -3]))
+    assert run.chosen_params == other.chosen_params
+    assert (run.chosen_params.kernel, run.chosen_params.scale) == ("laplace-l1", "standard")
+    scores = Model.load(other.location).scores(X * [1e-150, 1e9, 1, -3])
+    np.testing.assert_allclose(scores, Model.load(run.location).scores(X), rtol=1e-6, atol=1e-6)
 
 
 def test_fit__identical_rows_are_refused():

@@ -36,7 +36,8 @@ def parts(rows, *cuts):
 
 
 FIRST, LARGE, SMALL = parts(overlapping(900, 0.4), 100, 870)
-ONE = fit_dataset(write(*FIRST), MemoryStore(), PARAMS, ENGINE).location
+GAUSSIAN = replace(PARAMS, kernel="gaussian", scale="none")
+ONE = fit_dataset(write(*FIRST), MemoryStore(), GAUSSIAN, ENGINE).location
 
 
 def copied():

@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from dask_nrbfn import FitParams, InlineEngine, Model, NRBFNClassifier, fit_dataset
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.commands import onnx_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.calibration import Calibration
@@ -18,7 +19,6 @@ from dask_nrbfn.numeric.scaling import Scaling
 from tests.cli.program import json_of
 from tests.tables import spirals, write_table
 
-KERNELS = FitParams.options()["kernel"].choices
 LOSSES = FitParams.options()["loss"].choices
 SCALES = ("none", "standard", "rank", "unit", "learned")
 FEATURES = ("normalized", "plain")

@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import FitParams, Model, describe, evaluate_dataset, fit_dataset, predict_dataset
 from dask_nrbfn.commands.update import Judge, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES, process_bytes
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,
@@ -35,7 +35,11 @@ from tests.stages.stopping import CountingEngine, StoppedError
 from tests.storage.written import flip_byte
 from tests.tables import copy_of, on_disk, spirals, surfaces, write_table
 
-PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-9, width_factor=0.4)
+# The references of this module compute a Gaussian of the rows as they are.
+PLAIN = FitParams(kernel="gaussian", scale="none", width_factor=0.4)
+PARAMS = replace(PLAIN, basis="random", basis_size=40, alpha=1e-9)
+# The kernel and scale of a table.
+DEFAULT = FitParams(basis="random", basis_size=40, alpha=1e-9)
 
 
 def close(found, expected, rtol=1e-10):
@@ -158,7 +162,7 @@ def penalized(run, X, y, penalty, shares):
     return np.linalg.solve(gram + mu * P + jitter * np.eye(r), Phi.T @ np.eye(3)[y]).T
 
 
-PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
+PENALIZED = replace(PLAIN, basis="kmeans", basis_size=20, features="plain", alpha=1e-3)
 
 
 @pytest.mark.slow
@@ -339,7 +343,9 @@ def test_update_run__heavy_rows_that_rounding_lets_not_leave_are_refused(cells):
             close(Model.load(run.location).scores(X), before.scores(X), rtol=1e-4)
 
 
-def test_update_run__cannot_forget_what_was_never_there(run, rows):
+@pytest.mark.parametrize("params", [PARAMS, DEFAULT])
+def test_update_run__cannot_forget_what_was_never_there(rows, params):
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
     X, y = spirals(400, seed=9)
     of_a_class = write_table(MemoryStore(), X[y == 1], y[y == 1])
     rows_of_one_place = write_table(MemoryStore(), X[:1] + np.zeros((60, 1)), y[:1].repeat(60))
@@ -384,17 +390,20 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
         update(run, rows[1], engine)
 
 
-def test_update_run__states_the_bytes_of_its_sums_and_of_a_block(run, rows):
+@pytest.mark.parametrize("params", [PARAMS, DEFAULT])
+def test_update_run__states_the_bytes_of_its_sums_and_of_a_block(rows, params):
     """Processes, the sums and activations of a block, copies of the basis, and chunks of rows."""
+    run = fit_dataset(rows[0], MemoryStore(), params, InlineEngine())
     r, p, q, n_block = 40, 4, 3, 2048
+    process = process_bytes(l1=params is not PARAMS)
     added = update(run, rows[1])["predicted_bytes"]
     block = n_block * (r + 5 * p + (1 + q) + 2 * q)
     held = 8 * (r**2 + block + 3 * (1 + q) * r + 5 * r * p)
-    assert added == PROCESS_BYTES + held + rows[1].reading_bytes
+    assert added == process + held + rows[1].reading_bytes
     # A merge reads no rows, and solves the system with the gram matrix in place.
     site = write_site(run, MemoryStore(), rows[0], rows[2])
     merged = merge_runs(run.location, site.location, InlineEngine())["predicted_bytes"]
-    assert merged == PROCESS_BYTES + solve_bytes(r, q, in_place=True) + 8 * 4 * r * (p + q)
+    assert merged == process + solve_bytes(r, q, in_place=True) + 8 * 4 * r * (p + q)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,10 @@ TUNED = NRBFNClassifierCV(
 )
 
 
+# Basis rows are then rows of X as they are.
+PLAIN = {"kernel": "gaussian", "scale": "none"}
+
+
 @pytest.fixture(scope="module")
 def table():
     return spirals(300)
@@ -28,7 +32,7 @@ def table():
 @pytest.fixture(scope="module")
 def expected(table):
     X, y = table
-    return NRBFNClassifier(alpha=1e-6, n_parts=3).fit(X, y)
+    return NRBFNClassifier(alpha=1e-6, n_parts=3, **PLAIN).fit(X, y)
 
 
 def test_classifier__attributes(table, expected):
@@ -81,7 +85,7 @@ def test_classifier__saved_and_loaded_and_pickled(tmp_path, table):
         np.testing.assert_array_equal(again.decision_function(X), network.decision_function(X))
         np.testing.assert_array_equal(again.predict(X), network.predict(X))
     # The floor is no part of what is computed, and not stored.
-    resolved = {"cells": 1, "min_recall": 0.95, "metric_rounds": 5}
+    resolved = {"cells": 1, "min_recall": 0.95, "metric_rounds": 5, "kernel": "laplace-l1"}
     assert loaded.get_params() == network.get_params() | resolved
     with pytest.raises(RecallError, match="true neighbours, but min_recall is 1"):
         clone(loaded).set_params(overlap=1, min_recall=1).fit(*table)
@@ -259,7 +263,7 @@ def test_classifier__rows_of_weight_zero_keep_their_numbers(table):
     X, y = table
     weights = np.ones(len(X))
     weights[:50] = 0
-    network = NRBFNClassifier(n_neighbors=5).fit(X, y, sample_weight=weights)
+    network = NRBFNClassifier(n_neighbors=5, **PLAIN).fit(X, y, sample_weight=weights)
     np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
     assert np.isnan(network.confidence_[:50]).all()
     assert np.isfinite(network.confidence_[50:]).all()

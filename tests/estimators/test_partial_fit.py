@@ -19,7 +19,8 @@ from tests.tables import spirals, write_table
 
 X, Y = spirals(300)
 FIRST, SECOND, THIRD = [(X[place::3], Y[place::3]) for place in range(3)]
-OPTIONS = {"basis": "random", "basis_size": 30, "alpha": 1e-6, "width_factor": 0.4}
+PLAIN = {"kernel": "gaussian", "scale": "none"}
+OPTIONS = PLAIN | {"basis": "random", "basis_size": 30, "alpha": 1e-6, "width_factor": 0.4}
 
 
 def network(**options):
@@ -172,7 +173,7 @@ def test_partial_fit__of_a_tuned_network():
 )
 def test_partial_fit__classes_that_the_first_batch_lacks(basis, names, balanced):
     labels, lacks = names[Y], Y != 1
-    options = {"alpha": 1e-6, "basis": basis, "class_weight": balanced, "n_neighbors": 5}
+    options = {"alpha": 1e-6, "basis": basis, "class_weight": balanced, "n_neighbors": 5} | PLAIN
     fitted = NRBFNClassifier(**options).partial_fit(X[lacks], labels[lacks], classes=names)
     assert fitted.classes_.tolist() == names.tolist()
     assert fitted.classes_.dtype == names.dtype

@@ -33,10 +33,11 @@ def test_classifier__label_that_means_none(labels, mark):
 def test_classifier__confidence_of_rows_with_labels():
     y, weights = np.where(LABELLED, Y, -1), np.ones(120)
     weights[4:10] = 0
-    network = NRBFNClassifier(n_neighbors=5, unlabelled=-1).fit(X, y, sample_weight=weights)
+    plain = {"kernel": "gaussian", "scale": "none", "n_neighbors": 5}
+    network = NRBFNClassifier(**plain, unlabelled=-1).fit(X, y, sample_weight=weights)
     known = LABELLED & (weights > 0)
     np.testing.assert_array_equal(np.isnan(network.confidence_), ~known)
-    few = NRBFNClassifier(n_neighbors=5).fit(X[known], Y[known])
+    few = NRBFNClassifier(**plain).fit(X[known], Y[known])
     np.testing.assert_array_equal(network.confidence_[known], few.confidence_)
     assert known[network.basis_indices_].all()
     np.testing.assert_array_equal(network.basis_, X[network.basis_indices_])

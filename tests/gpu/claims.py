@@ -41,12 +41,14 @@ from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import copy_of, spirals, surfaces, write_table
 
-PARAMS = FitParams(alpha=1e-4, n_neighbors=6, random_state=1)
+DEFAULTS = FitParams(alpha=1e-4, n_neighbors=6, random_state=1)
+PARAMS = replace(DEFAULTS, kernel="gaussian", scale="none")
 CPU, GPU = InlineEngine(), InlineEngine(device="gpu")
 
 RIDGES = tuple(Ridge("weights", alpha) for alpha in (1e-3, 1e-5))
 
 FITS = {
+    "defaults": DEFAULTS,
     "neighbours of all rows": PARAMS,
     "neighbours of candidates": replace(PARAMS, candidates=150),
     "in partitions": replace(PARAMS, n_partitions=3, neighbors="exact"),

@@ -32,7 +32,12 @@ def drawn(n_rows=600, n_classes=3, *, seed=0, weighted=False):
 def draw_of(scores, codes, weights=None, most_scores=2**20, seed=0):
     counts = np.bincount(codes, minlength=scores.shape[1])
     rows = DrawnRows.of_counts(counts, seed=seed, most_scores=most_scores)
-    return rows.take(np.arange(len(codes)), scores, codes, weights)
+    return take(rows, np.arange(len(codes)), scores, codes, weights)
+
+
+def take(rows, numbers, scores, codes, weights):
+    places = rows.places(numbers, codes)
+    return rows.take(numbers, codes, weights, scores[places], scores[places, 0], places)
 
 
 def objective(draw, loss, point):
@@ -164,13 +169,13 @@ def test_draw__thinned_rows_of_all_versions_stand_for_equally_many_rows():
 def test_draw__is_the_same_however_rows_are_cut(cuts):
     draw, numbers = drawn(), np.arange(600)
     rows = DrawnRows.of_counts(np.array([200, 200, 200]), seed=3, most_scores=9 * 50)
-    whole = rows.take(numbers, draw.scores, draw.codes, draw.weights)
+    whole = take(rows, numbers, draw.scores, draw.codes, draw.weights)
     ends = [0, *sorted(cuts), 600]
-    summed = rows.none()
+    summed = rows.none(3)
     for start, stop in pairwise(ends):
         part = slice(start, stop)
         columns = (numbers, draw.scores, draw.codes, draw.weights)
-        summed += rows.take(*(each[part] for each in columns))
+        summed += take(rows, *(each[part] for each in columns))
     for name, values in summed.arrays().items():
         np.testing.assert_array_equal(values, whole.arrays()[name])
     again = ScoreDraw.from_arrays(summed.arrays())

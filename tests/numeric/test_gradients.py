@@ -1,10 +1,18 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, GradientSums, feature_weights
+from dask_nrbfn.numeric.gradients import (
+    LEAST_WEIGHT,
+    GradientSums,
+    feature_weights,
+    heaviest_columns,
+)
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.schema import Column, Schema
 
 
 def network(kernel, seed=0, n_basis=7):
@@ -45,3 +53,25 @@ def test_feature_weights__have_mean_1_where_used_and_lose_no_feature():
     assert weights[0] == pytest.approx(weights[1])
     assert weights[2] == LEAST_WEIGHT
     np.testing.assert_array_equal(feature_weights(np.zeros(2), np.ones(2)), 1.0 + LEAST_WEIGHT)
+
+
+def test_heaviest_columns__have_their_parts_of_the_squared_distances():
+    rng = np.random.default_rng(0)
+    numbers, codes = rng.normal(3.0, 5.0, (400, 2)), rng.choice(4, 400, p=[0.5, 0.3, 0.195, 0.005])
+    town = Column("town", "category", ("a", "b", "c", "rare"))
+    schema = Schema((Column("age", "number"), town, Column("pay", "number")))
+    X = schema.expand(np.column_stack([numbers[:, 0], codes, numbers[:, 1]]))
+    weights = np.array([3.0, 0.5, 0.7, 0.1, 40.0, 2.0])
+    statistics = ColumnStatistics.from_block(X)
+    scaling = Scaling.from_statistics("learned", statistics, schema.groups)
+    scaled = replace(scaling, root=np.sqrt(weights)).apply(X)
+    # The mean over all pairs of rows, half of it.
+    parts = np.square(scaled[:, None] - scaled).mean(axis=(0, 1)) / 2
+    expected = {"age": parts[0], "pay": parts[5], "town": parts[1:5].sum()}
+    found = heaviest_columns(weights, scaling, schema, None, 9)
+    assert [*found] == ["age", "pay", "town"]
+    assert found == pytest.approx(expected)
+    assert weights[4] == 40.0
+    assert [*heaviest_columns(weights, scaling, None, None, 2)] == ["column 4", "column 0"]
+    names = schema.feature_names
+    assert heaviest_columns(weights, scaling, None, names, 1) == {"town=rare": 40.0}

@@ -22,8 +22,13 @@ def drawn(finished):
     }
 
 
+def texts_of(chart):
+    """Return the texts of a chart, which comments of the image repeat."""
+    return re.findall("<!-- (.*) -->", b64decode(chart.image.partition(",")[2]).decode())
+
+
 def finished(**changes):
-    nothing = dict.fromkeys(["evaluation", "confidences", "names"])
+    nothing = dict.fromkeys(["evaluation", "confidences", "names", "unlike"])
     plain = {"judged_rows": {}, "stages": {}, "labels": [], "params": FitParams(), **nothing}
     return SimpleNamespace(run=SimpleNamespace(embeds=False), **plain | changes)
 
@@ -53,8 +58,7 @@ def test_search_chart__sizes_in_order_before_the_compared_combinations():
     search = {"curve": curve, "finals": [final], "chosen": {"basis_size": 64}, "linear": 0.3}
     network = finished(stages={"search": search}, criterion="error_rate")
     ((chart,),) = Charts(network).by_section.values()
-    texts = re.findall("<!-- (.*) -->", b64decode(chart.image.partition(",")[2]).decode())
-    assert texts[:4] == ["16", "32", "64", "none plain gaussian"]
+    assert texts_of(chart)[:4] == ["16", "32", "64", "none plain gaussian"]
 
 
 @pytest.mark.parametrize("threshold", [0.001, 1.0])
@@ -63,6 +67,36 @@ def test_confidence_chart__all_rows_alike(threshold):
     params = FitParams(confidence_threshold=threshold)
     (caption,) = drawn(finished(stages=stages, params=params, confidences=np.ones(7)))
     assert f"threshold {threshold:g} " in caption
+
+
+def test_histograms__numbers_on_logarithmic_axes_are_plain():
+    stages, values = {"confidence": {"n_below_threshold": 0}}, np.arange(1000) / 1000
+    params = FitParams(confidence_threshold=0.9)
+    network = finished(
+        stages=stages, params=params, confidences=values, unlike=(values**4, np.ones(1000))
+    )
+    charts = [chart for charts in Charts(network).by_section.values() for chart in charts]
+    assert len(charts) == 2
+    for chart in charts:
+        assert "10" in texts_of(chart)
+        assert not any("$" in text for text in texts_of(chart))
+
+
+@pytest.mark.parametrize("values", [np.zeros(5), np.ones(5), np.array([0.1, 0.2, 1e6])])
+def test_unlike_chart__any_distances(values):
+    (caption,) = drawn(finished(unlike=(values, np.ones(len(values)))))
+    assert caption.startswith(f"Distances of {len(values)} held-out rows")
+
+
+def test_unlike_chart__shares_are_of_the_weight():
+    values = np.linspace(0, 1, 50)
+    images = [
+        chart.image
+        for weights in (np.ones(50), np.full(50, 7.0), np.linspace(0, 1, 50))
+        for charts in Charts(finished(unlike=(values, weights))).by_section.values()
+        for chart in charts
+    ]
+    assert images[0] == images[1] != images[2]
 
 
 @pytest.mark.parametrize(("true", "missed"), [([3.0, 3.0, 3.0], 1.0), ([0.0, 1e-17, 2e-17], 0.0)])

@@ -48,6 +48,8 @@ def test_run_table__is_short_and_100_columns_wide(tuned):
         {"basis_size": 5, "basis_rule": "uniform", "confidence_threshold": 1.0},
         {"basis_size": 30, "prune": 12, "alpha": 1e-3, "features": "plain"},
         {"basis": "kmeans", "basis_size": 9, "alpha": "auto"},
+        {"kernel": "gaussian"},
+        {"scale": "none", "components": 6},
     ],
 )
 def test_run_table__names_the_options_of_the_same_fit(given):

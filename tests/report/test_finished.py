@@ -3,10 +3,34 @@ import shutil
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
+from dask_nrbfn import FitParams, InlineEngine, Model, fit_dataset, ingest_file, update_run
 from dask_nrbfn.report.facts import confidence_tables
 from dask_nrbfn.report.finished import FinishedRun
-from tests.tables import spirals
+from tests.tables import spirals, surfaces, write_table
+
+
+def test_unlike__of_validation_rows_is_that_of_new_rows(regression):
+    values, weights = FinishedRun.of(regression).unlike
+    X, _ = surfaces(250, seed=1)
+    model = Model.load(regression.location)
+    expected = model.scores(X, extended=True)[:, -1] / model.intervals.far
+    np.testing.assert_allclose(np.sort(values), np.sort(expected), rtol=1e-9, atol=1e-9)
+    assert np.count_nonzero(values > 1) <= 1
+    assert weights.sum() == 250
+
+
+def test_unlike__of_a_fit_and_its_updates(fitted, tmp_path):
+    # This fit has a given alpha, and holds no rows out.
+    assert FinishedRun.of(fitted).unlike is None
+    X, y = spirals(300)
+    first = write_table(tmp_path / "first.zarr", X[:200], y[:200])
+    further = write_table(tmp_path / "further.zarr", X[200:], y[200:])
+    run = fit_dataset(first, tmp_path / "run.zarr", FitParams(), InlineEngine())
+    assert len(FinishedRun.of(run).unlike[0]) == 200
+    update_run(run.location, further, InlineEngine())
+    values, _ = FinishedRun.of(run).unlike
+    assert len(values) == 300
+    assert np.count_nonzero(values > 1) <= 1
 
 
 def test_confidences__are_those_of_all_rows(fitted):

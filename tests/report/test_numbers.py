@@ -1,9 +1,11 @@
 """Reports of runs whose targets are numbers."""
 
+from dataclasses import replace
+
 import pytest
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from dask_nrbfn.report.console import run_table, tuning_table
+from dask_nrbfn.report.console import evaluation_tables, run_table, tuning_table
 from dask_nrbfn.report.facts import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.storage.model import Model
@@ -67,7 +69,7 @@ def test_concerns__numbers_that_are_not_fitted(regression, altered):
 
 def test_page__of_numbers(tmp_path, regression, evaluation, model):
     page = page_of(regression, tmp_path, evaluation=evaluation)
-    assert page.tags["img"] == page.tags["figure"] == 2
+    assert page.tags["img"] == page.tags["figure"] == 3
     assert "Confused classes" not in page.text
     X, Y = surfaces(250, seed=1)
     r2, rmse, mae = metrics(Y, model.scores(X))
@@ -79,3 +81,16 @@ def test_page__of_numbers(tmp_path, regression, evaluation, model):
         # Validation and evaluation are on the same rows.
         judged = [f"{each[place]:.4g}" for each in (r2, rmse, mae)]
         assert "|".join([name, f"{training[place]:.4g}", *judged, *judged]) in cells
+    for record in evaluation.intervals:
+        for place, name in enumerate(TARGETS):
+            figures = [record["coverage"], record["covered"][place], record["mean_width"][place]]
+            assert "|".join([name, *(f"{figure:.4g}" for figure in figures)]) in cells
+
+
+def test_evaluation_tables__of_numbers(evaluation):
+    lines = evaluation_tables(evaluation).splitlines()
+    assert lines[0] == "Evaluated rows: intervals"
+    assert lines[1].split() == ["target", "coverage", "covered", "mean", "width"]
+    assert len(lines) == 2 + 4 * len(TARGETS)
+    without = replace(evaluation, intervals=[])
+    assert evaluation_tables(without) == ""

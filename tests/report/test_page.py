@@ -61,7 +61,7 @@ def page(tuned, tmp_path_factory):
 
 def test_page__of_a_tuned_run(page, tuned):
     assert page.tags["h1"] == 1
-    assert page.tags["img"] == page.tags["figure"] == 3
+    assert page.tags["img"] == page.tags["figure"] == 4
     n_below = tuned.stages["confidence"]["n_below_threshold"]
     assert f"{n_below} rows below the threshold 0.95" in page.text
     assert f"{100 * tuned.stages['validation']['error_rate']:.2f}\xa0%" in page.words
@@ -107,6 +107,16 @@ def test_page__of_an_evaluation_of_a_fitted_run(fitted, dataset, tmp_path):
     assert f"{100 * evaluation.error_rate:.2f}\xa0%" in page.words
     for of_class in evaluation.per_class:
         assert f"{100 * of_class['f1']:.2f} %" in page.words
+
+
+def test_page__of_an_evaluation_has_the_sizes_of_sets(tuned, dataset, tmp_path):
+    evaluation = evaluate_dataset(tuned.location, dataset, InlineEngine())
+    page = page_of(tuned, tmp_path, evaluation=evaluation)
+    cells = "|".join(word.strip() for word in page.words if word.strip())
+    for record in evaluation.intervals:
+        (covered,), (size,) = record["covered"], record["mean_size"]
+        assert f"{record['coverage']}|{covered:.4g}|{size:.4g}" in cells
+    assert "{'coverage'" not in page.text
 
 
 def test_page__is_the_same_each_time(page, tuned, tmp_path):

@@ -243,7 +243,7 @@ def test_uniform__rows_below_the_threshold_are_drawn():
 
 def test_uniform__is_filled_up_from_beyond():
     X, y = spirals(200)
-    run = fit(X, y, params_of("sknn", 150, basis_rule="uniform"))
+    run = fit(X, y, params_of("sknn", 150, basis_rule="uniform", scale="none"))
     confidence, rows = run.read("confidence/values"), run.read("basis/rows")
     assert np.count_nonzero(confidence < 0.9) < 150
     assert set(np.flatnonzero(confidence < np.sort(confidence)[149])) <= set(rows)

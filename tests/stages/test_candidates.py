@@ -4,16 +4,19 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import requested_candidates
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
 from tests.stages.fits import fit_table
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 
 def params(**changes):
     chosen = {"n_neighbors": 6, "candidates": 80, "basis_size": 20, "alpha": 1e-4, "n_parts": 3}
+    chosen |= {"scale": "none"}
     return FitParams(**(chosen | changes))
 
 
@@ -42,6 +45,21 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     found = run.read("confidence/values")[np.searchsorted(rows, chosen)]
     assert np.array_equal(np.sort(found), worst)
     assert "partitions" not in open_group(run.location, kind="run")
+
+
+def test_candidates__a_resumed_search_names_its_parts_before_any_other_task(caplog):
+    dataset, place = write_table(MemoryStore(), *spirals(300), chunk_rows=70), MemoryStore()
+    with pytest.raises(StoppedError):
+        # The targets and one of three parts.
+        fit_dataset(dataset, place, params(), CountingEngine(2, label="candidates"))
+    resumed = CountingEngine()
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        run = fit_dataset(dataset, place, params(), resumed)
+    assert "candidates: 1 of 3 parts found" in caplog.messages[1]
+    # Two parts, and their merge.
+    assert resumed.done["candidates"] == 3
+    whole = fit_dataset(dataset, MemoryStore(), params(), CountingEngine())
+    assert all(map(np.array_equal, results(run), results(whole)))
 
 
 def test_candidates__of_labelled_rows_among_others():

@@ -10,7 +10,7 @@ from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.memory import PROCESS_BYTES
+from dask_nrbfn.engine.memory import process_bytes
 from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
@@ -44,18 +44,21 @@ def scores_of_cells(model, rows):
         cell = cells.tree.children[node]
         own = slice(cells.starts[cell], cells.starts[cell + 1])
         gaps = (row - model.basis[own]) * cells.roots[cell]
-        phi = np.exp(-0.5 * (gaps**2).sum(axis=1) / cells.widths[cell] ** 2)
+        t = np.linalg.norm(gaps, ord=1 if model.l1 else 2, axis=1) / cells.widths[cell]
+        phi = np.exp(-t if model.l1 else -0.5 * t**2)
         phi = phi / phi.sum() if model.params.normalized else phi
         scores[place] = model.weights[:, own] @ phi + cells.intercepts[cell]
     return scores if model.intercept is None else scores + model.intercept
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "auto"])
 @pytest.mark.parametrize(("targets", "features"), [("classes", "normalized"), ("numbers", "plain")])
-def test_cells__scores_are_those_of_the_cell_of_each_row(targets, features):
+def test_cells__scores_are_those_of_the_cell_of_each_row(targets, features, kernel):
     X, y = spirals(300) if targets == "classes" else surfaces(300)
-    params = replace(PARAMS, features=features, scale="learned", metric_rounds=1)
+    learned = replace(PARAMS, scale="learned", metric_rounds=1)
+    params = replace(learned, features=features, kernel=kernel)
     model = Model.load(fit_table(X, y, params).location)
-    assert model.n_cells == 4
+    assert (model.n_cells, model.l1) == (4, kernel == "auto")
     rows = X[::7] + 0.01
     expected = scores_of_cells(model, rows)
     atol = 1e-9 * np.abs(expected).max()
@@ -63,9 +66,11 @@ def test_cells__scores_are_those_of_the_cell_of_each_row(targets, features):
 
 
 @pytest.mark.slow
-def test_cells__held_out_figures_are_those_of_all_cells():
+@pytest.mark.parametrize(("kernel", "size"), [("gaussian", 20), ("auto", 80)])
+def test_cells__held_out_figures_are_those_of_all_cells(kernel, size):
+    # The networks of folds have a fifth fewer basis rows. The l1 kernel needs more on a chessboard.
     X, y = steps(2000)
-    run = fit_table(X, y, replace(PARAMS, cells=8))
+    run = fit_table(X, y, replace(PARAMS, cells=8, kernel=kernel, basis_size=size))
     record, (further, expected) = CELLS.recorded(run), steps(4000, seed=1)
     wrong = Model.load(run.location).scores(further).argmax(axis=1) != expected
     assert record.error_rate == pytest.approx(wrong.mean(), abs=0.04)
@@ -155,13 +160,15 @@ def test_cells__sum_weighted_rows():
     X, y = spirals(240)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, 240)
     run = fit_table(X, y, replace(PARAMS, cells=2), weights=weights)
-    members = Model.load(run.location).cells.tree.route(X)
+    model = Model.load(run.location)
+    members = model.cells.tree.route(model.scaling.apply(X))
     expected = np.bincount(members.cells, weights[members.rows])
     np.testing.assert_allclose(total_weight(run), expected)
     balanced = fit_table(X, y, replace(PARAMS, cells=2, class_weight="balanced"))
     of_classes = np.array(CELLS.recorded(balanced).class_weights)
     np.testing.assert_allclose(of_classes * np.bincount(y), 80.0)
-    members = Model.load(balanced.location).cells.tree.route(X)
+    model = Model.load(balanced.location)
+    members = model.cells.tree.route(model.scaling.apply(X))
     expected = np.bincount(members.cells, of_classes[y][members.rows])
     np.testing.assert_allclose(total_weight(balanced), expected)
 
@@ -207,7 +214,7 @@ def test_cells__of_unequal_sizes_are_checked_once_they_are_cut():
     X, y = (rng.random((40_000, 30)) < 0.1).astype(float), rng.integers(0, 2, 40_000)
     dataset, params = write(X, y), replace(PARAMS, cells=40)
     few, all_rows = (cell_bytes(dataset, params, n_rows) for n_rows in (2000, 40_000))
-    beside = PROCESS_BYTES + dataset.reading_bytes
+    beside = process_bytes(l1=True) + dataset.reading_bytes
     engine = InlineEngine(memory_bytes=beside + (few + all_rows) // 2)
     with pytest.raises(MemoryBudgetError, match="cells"):
         fit_dataset(dataset, MemoryStore(), params, engine)

@@ -24,6 +24,8 @@ from tests.stages.fits import (
 from tests.tables import spirals, surfaces
 
 PARAMS = FitParams(
+    kernel="gaussian",
+    scale="none",
     basis="random",
     basis_size=40,
     features="normalized",

@@ -20,7 +20,7 @@ from dask_nrbfn.report.finished import FinishedRun
 from tests.tables import spirals, write_table
 
 # 100 wide functions on two columns: without a penalty their gram matrix is singular in float64.
-WIDE = FitParams(basis="random", basis_size=100, width_factor=2.0)
+WIDE = FitParams(kernel="gaussian", scale="none", basis="random", basis_size=100, width_factor=2.0)
 THIN = replace(WIDE, alpha=1e-15)
 TUNED = TuneParams(effort="quick", alphas=(1e-3,), width_factors=(1.0,), features=("normalized",))
 
@@ -88,7 +88,7 @@ def test_columns__that_distances_cannot_see_are_named_once(caplog, scale, column
     assert all("column 4 (mean 1, deviation" in each for each in told)
 
 
-DRAWN = {"basis": "random", "basis_size": 10, "alpha": 1e-6}
+DRAWN = {"scale": "none", "basis": "random", "basis_size": 10, "alpha": 1e-6}
 
 
 def told_of(tmp_path, caplog, factors, **params):
@@ -99,7 +99,7 @@ def told_of(tmp_path, caplog, factors, **params):
     (tmp_path / "rows.csv").write_text("\n".join([f"{names},label", *lines]))
     dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="label")
     caplog.clear()
-    fit_dataset(dataset, MemoryStore(), FitParams(**DRAWN, **params), InlineEngine())
+    fit_dataset(dataset, MemoryStore(), FitParams(**(DRAWN | params)), InlineEngine())
     return [each for each in caplog.messages if "decide the distances" in each]
 
 
@@ -118,6 +118,7 @@ def test_columns__of_unlike_sizes(tmp_path, caplog, factors):
     [
         ((1, 10, 1, 1), {}),
         ((1, 1000, 1, 1), {"scale": "standard"}),
+        ((1, 1000, 1, 1), {"scale": "auto"}),
         ((1, 1000, 1, 1), {"scale": "unit"}),
         # One of five is less than a quarter; a column that is always 0 does not count.
         ((1, 1000, 1000, 1000, 1000), {}),

@@ -15,14 +15,17 @@ from scipy.sparse import random_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
+from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES, process_bytes
 from dask_nrbfn.fit import planned, stages_of
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
 from tests.tables import spirals, write_table
 
-GIVEN = FitParams(basis_size=200, alpha=1e-6, n_neighbors=7, n_parts=10, candidates="all")
+GIVEN = FitParams(
+    kernel="gaussian", scale="none", basis_size=200, alpha=1e-6, n_neighbors=7, n_parts=10,
+    candidates="all",
+)  # fmt: skip
 EXACT = replace(GIVEN, neighbors="exact", n_partitions=1)
 ENGINE = InlineEngine(memory_bytes=2**40, threads=2)
 OF_ONE = TuneParams(
@@ -78,6 +81,15 @@ def test_costs__of_a_fit(table):
     states(of["moments"], **work, **sums, held=15_639_680, **on_parts)
     states(of["weights"], systems={200: 1}, held=681_000)
     states(of["model"], read_bytes=12_800, written_bytes=12_800, held=10_536_960)
+
+
+def test_costs__of_the_defaults_are_those_of_l1_distances(table):
+    of = costs(table, replace(EXACT, kernel=FitParams.kernel, scale=FitParams.scale))
+    l1, work = {"process": process_bytes(l1=True)}, {"exponentials": 2e8, "n_tasks": 10}
+    # A difference takes as long as three flops: n r^2 + 3 n r p.
+    sums = {"read_bytes": 41_440_000, "written_bytes": 1_600_000}
+    states(of["moments"], products=43e9, **work, **sums, **l1, held=15_639_680)
+    states(of["weights"], systems={200: 1}, **l1, held=681_000)
 
 
 def test_costs__of_very_many_basis_rows_are_those_of_adding_two_sums(table):

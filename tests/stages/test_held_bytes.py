@@ -11,13 +11,15 @@ from dask_nrbfn.engine import EngineOptions, connect
 from dask_nrbfn.params import FitParams, TuneParams
 from tests.tables import spirals, write_table
 
-DRAWN = FitParams(basis="random", basis_size=2500, alpha=1e-6)
+PAPER = FitParams(kernel="gaussian", scale="none", alpha=1e-6)
+DRAWN = replace(PAPER, basis="random", basis_size=2500)
 PLAIN = replace(DRAWN, features="plain")
 COMPONENTS = replace(DRAWN, features="normalized", width_factor=0.3, components=2000)
 KERNEL = replace(PLAIN, penalty="kernel")
-EXACT = FitParams(neighbors="exact", candidates="all", n_neighbors=300, basis_size=40, alpha=1e-6)
-SKNN = FitParams(basis_size=1200, alpha=1e-6)
-CENTRES = FitParams(basis="kmeans", basis_size=400, alpha=1e-6)
+EXACT = replace(PAPER, neighbors="exact", candidates="all", n_neighbors=300, basis_size=40)
+SKNN = replace(PAPER, basis_size=1200)
+CENTRES = replace(PAPER, basis="kmeans", basis_size=400)
+L1 = replace(PLAIN, kernel="laplace-l1", scale="standard")
 QUICK = TuneParams(effort="quick", folds=3)
 SIZES = replace(QUICK, alphas=(1e-6,), components=(100, 2000), width_factors=(0.3,))
 ALPHAS = replace(QUICK, alphas=(0.1, 1e-2, 1e-4), width_factors=(0.4,), features=("plain",))
@@ -34,6 +36,9 @@ CASES = {
     "locality": (replace(PLAIN, locality=1e-3), None, (4000, 40), "locality"),
     "another loss": (replace(PLAIN, loss="logistic"), None, (40_000, 40), "refine"),
     "cells": (replace(PLAIN, basis_size=1500, cells=4), None, (30_000, 40), None),
+    "l1 distances": (replace(L1, features="normalized"), None, (4000, 40), "weights"),
+    "l1 kernel": (replace(L1, penalty="kernel"), None, (4000, 40), "weights"),
+    "cells of l1 distances": (replace(L1, basis_size=1500, cells=4), None, (30_000, 40), None),
     "exact neighbours": (EXACT, None, (4000, 400), "neighbors"),
     "candidates in csr": (replace(EXACT, candidates=2000, n_neighbors=60), None, None, "neighbors"),
     "two trials at a time": (SKNN, WIDTHS, (20_000, 96), None),

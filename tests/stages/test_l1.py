@@ -15,8 +15,9 @@ from tests.stages.fits import fit_table
 from tests.tables import spirals
 
 PARAMS = FitParams(
-    kernel="laplace-l1", basis="random", basis_size=30, features="plain", alpha=1e-6, n_parts=2
-)
+    kernel="laplace-l1", scale="none", basis="random", basis_size=30, features="plain",
+    alpha=1e-6, n_parts=2,
+)  # fmt: skip
 
 
 def fit(X, y, params=PARAMS, **options):

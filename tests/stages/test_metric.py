@@ -22,8 +22,8 @@ from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
 PARAMS = FitParams(
-    scale="learned", metric_rounds=2, basis="random", basis_size=20, features="plain",
-    alpha=1e-6, n_parts=2,
+    kernel="gaussian", scale="learned", metric_rounds=2, basis="random", basis_size=20,
+    features="plain", alpha=1e-6, n_parts=2,
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ SCRATCH = ("partitions", "candidates", "repair")
 
 def params(**changes):
     chosen = {"n_neighbors": 10, "neighbors": "exact", "n_partitions": 4, "overlap": 3}
-    chosen |= {"basis_size": 30, "alpha": 1e-4, "n_parts": 3}
+    chosen |= {"scale": "none", "basis_size": 30, "alpha": 1e-4, "n_parts": 3}
     return FitParams(**(chosen | changes))
 
 
@@ -181,8 +181,9 @@ def test_search__no_memory_at_all_is_refused():
 
 # Few of the neighbours are in a row's own one of eight partitions, in ten dimensions.
 POOR = FitParams(
-    n_neighbors=10, neighbors="exact", n_partitions=8, overlap=1, basis_size=30, alpha=1e-4
-)
+    scale="none", n_neighbors=10, neighbors="exact", n_partitions=8, overlap=1, basis_size=30,
+    alpha=1e-4,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,8 @@ from tests.stages.fits import (
 from tests.tables import spirals
 
 ALPHAS = (0.1, 1e-2, 1e-4)
-DRAWN = FitParams(basis="random", basis_size=25, features="plain")
+PLAIN = FitParams(kernel="gaussian", scale="none", features="plain")
+DRAWN = replace(PLAIN, basis="random", basis_size=25)
 CENTRES = replace(DRAWN, basis="kmeans")
 TUNING = TuneParams(
     effort="quick",
@@ -93,9 +94,7 @@ def diabetes(n_rows=150):
 @pytest.mark.parametrize(("rows", "alpha"), [(spirals, 1e-4), (cancer, 1e-2)])
 def test_kernel__of_all_rows_is_kernel_ridge_regression(rows, alpha):
     X, y = rows(140)
-    params = given_basis(
-        FitParams(features="plain", penalty="kernel", alpha=alpha, width_factor=0.3), X
-    )
+    params = given_basis(replace(PLAIN, penalty="kernel", alpha=alpha, width_factor=0.3), X)
     model = Model.load(fit(X, y, params, basis=X).location)
     K, F = plain(X, X, model.width), np.eye(y.max() + 1)[y]
     # The trace of K is that of I: lam is alpha times the trace of the gram matrix.
@@ -111,9 +110,7 @@ def test_kernel__of_all_rows_is_kernel_ridge_regression(rows, alpha):
 def test_kernel__of_numbers_has_an_intercept_without_penalty():
     X, y = diabetes(140)
     alpha = 1e-4
-    params = given_basis(
-        FitParams(features="plain", penalty="kernel", alpha=alpha, width_factor=0.3), X
-    )
+    params = given_basis(replace(PLAIN, penalty="kernel", alpha=alpha, width_factor=0.3), X)
     model = Model.load(fit(X, y, params, basis=X).location)
     K = plain(X, X, model.width)
     lam = alpha * np.sum((K - K.mean(axis=0)) ** 2)

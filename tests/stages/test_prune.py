@@ -20,8 +20,9 @@ from tests.stages.fits import fit_table, same_scores
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
-    basis="random", basis_size=40, features="plain", width_factor=0.3, alpha=1e-4, prune=12
-)
+    scale="none", basis="random", basis_size=40, features="plain", width_factor=0.3, alpha=1e-4,
+    prune=12,
+)  # fmt: skip
 ENGINE = InlineEngine()
 
 

@@ -24,8 +24,9 @@ from tests.stages.fits import ENGINE, assert_refused, fit_table
 from tests.tables import spirals, write_table
 
 PARAMS = FitParams(
-    scale="rank", basis="random", basis_size=30, alpha=1e-6, width_factor=0.4, n_parts=3
-)
+    kernel="gaussian", scale="rank", basis="random", basis_size=30, alpha=1e-6, width_factor=0.4,
+    n_parts=3,
+)  # fmt: skip
 
 
 def heavy(n_rows, seed=0):
@@ -226,7 +227,9 @@ def test_ranks__an_embedding_of_them_ignores_how_columns_are_stretched():
     np.testing.assert_allclose(stretched, plain, rtol=0, atol=1e-6 * np.abs(plain).max())
 
 
-LEARNED = FitParams(scale="learned", metric_rounds=1, basis="random", basis_size=20, alpha=1e-6)
+LEARNED = FitParams(
+    kernel="gaussian", scale="learned", metric_rounds=1, basis="random", basis_size=20, alpha=1e-6
+)
 
 
 @pytest.mark.parametrize(("rows_of", "start"), [(heavy, "rank"), (spirals, "standard")])

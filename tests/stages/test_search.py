@@ -122,7 +122,7 @@ SIZES = {"_FIRST": (60, 8, 30), "_SECOND": (120, 12, 60), "_KINDS": (240, 16, 60
 @pytest.fixture
 def small_rounds(monkeypatch):
     """Rows, basis rows and held-out rows of the rounds that suit small tables."""
-    monkeypatch.setattr(trials, "_ENOUGH_JUDGED", 50)
+    monkeypatch.setattr(trials, "_FEW_JUDGED", 50)
     for name, size in SIZES.items():
         monkeypatch.setattr(search, name, size)
 
@@ -163,7 +163,7 @@ def test_search__few_combinations_need_no_first_round(small_rounds):
 def test_rounds__are_planned_as_they_run(small_rounds, n_rows):
     (X, y), params = spirals(n_rows), replace(SIZED, basis="random")
     context = FitContext.resolve(write(X, y), params, ENGINE, MANY)
-    n_folds = Folds.of(n_rows).n_folds
+    n_folds = Folds.of(n_rows, context.spec).n_folds
     assert n_folds == (1 if n_rows == 400 else 5)
     steps = planned_rounds(planned(context).labelled_sizes, n_rows, SIZED.basis_size)
     found = sizes_of(tune(X, y, params, MANY).stages["search"]["rounds"])

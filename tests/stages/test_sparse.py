@@ -47,7 +47,10 @@ def fitted(params):
     targets = {"y": y}
     if params.pop("numbers", False):
         targets = {"target": np.column_stack([X.sum(axis=1), X[:, 0] - X[:, 60]])}
-    params = FitParams(**({"basis": "random", "basis_size": 30, "alpha": 1e-6} | params))
+    # By default these are not the same of both.
+    chosen = {"kernel": "gaussian", "scale": "none"}
+    chosen |= {"basis": "random", "basis_size": 30, "alpha": 1e-6} | params
+    params = FitParams(**chosen)
     return [
         fit_dataset(dataset, MemoryStore(), params, InlineEngine())
         for dataset in datasets(X, **targets)

@@ -28,7 +28,7 @@ def partly(n_rows, n_labelled, seed=0):
 
 
 def fitted(X, targets, given_rows=None, *, unlabelled=NONE, **params):
-    params = FitParams(**params)
+    params = FitParams(**({"kernel": "gaussian", "scale": "none"} | params))
     if given_rows is not None:
         params = given_basis(params, given_rows)
     return fit_table(X, targets, params, of_fit={"basis": given_rows}, unlabelled=unlabelled)

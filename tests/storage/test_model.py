@@ -12,6 +12,7 @@ from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.calibration import Calibration
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_tree import CellTree
+from dask_nrbfn.numeric.intervals import Intervals
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
@@ -120,6 +121,7 @@ OTHER_FIELDS = {
         intercepts=np.zeros((2, 3)),
         n_rows=np.array([2, 2]),
     ),
+    "intervals": Intervals(np.array([[1.0], [2.0]]), far=3.0),
 }
 OTHER_PARAMS = {
     "features": "plain",

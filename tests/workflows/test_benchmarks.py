@@ -14,6 +14,10 @@ pytestmark = pytest.mark.slow
 
 # Arguments, and a line that is printed.
 PRINTED = {
+    "intervals": (
+        "even --draws 2 --rows 300 --only-ours",
+        r"\| even \| network( \| [\d.]+ ± [\d.]+){5} \| [\d.]+ \|",
+    ),
     "moments": ("DATASET --basis-size 300 --threads 1 --repeats 2", r"ratio +[\d.]+  \(.*"),
     "parts": ("--basis-size 10 --n-parts 3", r" +3( +[\d.]+){4}"),
     "plan": (

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_guide__builds_without_warnings(tmp_path):
     process = subprocess.run(
         [*command, "workflows/guide/mkdocs.yml", "-d", str(tmp_path)],
         cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "GITHUB_REPOSITORY": "owner/name"},
         capture_output=True,
         text=True,
     )
@@ -98,6 +99,10 @@ def test_guide__builds_without_warnings(tmp_path):
     for page in tmp_path.rglob("*.html"):
         # Readers need no network.
         assert re.findall(r"<(?:script|link|img)\b[^>]*\bhttps?://[^>]*", page.read_text()) == []
+    home = (tmp_path / "index.html").read_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"<title>dask_nrbfn {version}</title>" in home
+    assert '/owner/name">repository</a>' in home
     source = (GUIDE / "explanation/method.md").read_text()
     shown = (tmp_path / "explanation/method.html").read_text()
     assert shown.count("<math") == len(re.findall(r"\$\$.*?\$\$|\$.*?\$", source, re.DOTALL)) > 0

@@ -95,7 +95,14 @@ def test_networks__as_the_estimator(monkeypatch):
     recipe = networks.Recipe(basis=lambda rows: X[:30], penalty="kernel")
     width = networks.mean_distance(X[:30], X)
     network = recipe.fit(X, y, networks.Setting(width, 1e-6, 0.0))
-    estimator = NRBFNClassifier(basis=X[:30], features="plain", penalty="kernel", alpha=1e-6)
+    estimator = NRBFNClassifier(
+        basis=X[:30],
+        features="plain",
+        kernel="gaussian",
+        scale="none",
+        penalty="kernel",
+        alpha=1e-6,
+    )
     estimator.fit(X, y)
     np.testing.assert_allclose(estimator.width_, width, rtol=1e-12)
     np.testing.assert_allclose(network.scores(X), estimator.decision_function(X), atol=1e-7)

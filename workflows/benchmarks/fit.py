@@ -61,7 +61,7 @@ def time_dask(dataset: str, fit_options: list[str], threads: int | None) -> dict
     """Return seconds and figures of the command on one worker."""
     with tempfile.TemporaryDirectory(prefix="fit-") as scratch:
         command = ["-m", "dask_nrbfn", "fit", dataset, f"{scratch}/run.zarr", *fit_options]
-        command += ["--neighbors", "exact", "--workers=1"]
+        command += ["--kernel=gaussian", "--scale=none", "--neighbors", "exact", "--workers=1"]
         seconds, _ = timed([*command, *([f"--threads={threads}"] if threads else [])])
         stages = Run.open(f"{scratch}/run.zarr").stages
     return {

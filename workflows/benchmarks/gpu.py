@@ -36,7 +36,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.weighting import RowReading, RowWeights, folded_blocks
 
 NO_WEIGHTS = RowWeights(None)
-PAPER = FitParams(alpha=1e-13, confidence_threshold=0.9)
+PAPER = FitParams(kernel="gaussian", scale="none", alpha=1e-13, confidence_threshold=0.9)
 
 
 def on_gpu(step: Callable[[], Any]) -> tuple[float, Any]:

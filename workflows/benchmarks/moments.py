@@ -35,7 +35,9 @@ def main() -> None:
     if options.repeats < 1:
         parser.error("--repeats must be at least 1")
     chosen = {"basis": options.basis, "basis_size": options.basis_size}
-    params = FitParams(**chosen, neighbors="exact", alpha=1e-13)
+    # The floor is of products, which the l1 distances of the default kernel are not.
+    gaussian = {"kernel": "gaussian", "scale": "none"}
+    params = FitParams(**chosen, **gaussian, neighbors="exact", alpha=1e-13)
     engine_options = EngineOptions(workers=options.workers, threads=options.threads)
     with scratch_of(options) as scratch, connect(engine_options) as engine:
         dataset = open_dataset(options, scratch)

@@ -25,6 +25,8 @@ def main() -> None:
     """Draw the rows, plan, fit and print the tables."""
     options = parse_options()
     params = FitParams(
+        kernel="gaussian",
+        scale="none",
         basis_size=options.basis_size,
         candidates=options.candidates,
         neighbors=options.neighbors,

@@ -27,7 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=100_000, features=784, basis=2000)
     options = parser.parse_args()
-    params = FitParams(basis_size=options.basis_size)
+    # The floor is of products, which the l1 distances of the default kernel are not.
+    params = FitParams(kernel="gaussian", scale="none", basis_size=options.basis_size)
     with scratch_of(options) as scratch:
         dataset = open_dataset(options, scratch)
         with connect(EngineOptions(workers=1)) as engine:

@@ -53,7 +53,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=PAGES, metavar="DIR")
     output = parser.parse_args().output
     X, y = make_moons(240, noise=0.22, random_state=3)
-    network = NRBFNClassifier(alpha=1e-6, confidence_threshold=0.9).fit(X, y)
+    paper = {"kernel": "gaussian", "scale": "none", "confidence_threshold": 0.9}
+    network = NRBFNClassifier(alpha=1e-6, **paper).fit(X, y)
     for name, palette in PALETTES.items():
         path = output / f"picture-{name}.svg"
         path.write_text(picture(X, y, network, palette), encoding="utf-8")

@@ -13,10 +13,12 @@ X, y = load_digits(return_X_y=True)
 train, test = slice(0, 1200), slice(1200, None)
 
 # %% [markdown]
-# Fit. A fitted network shows its basis, width and classes below the diagram.
+# Fit. Pixels have one unit, so the kernel is of their Euclidean distances. A fitted network shows
+# its basis, width and classes below the diagram.
 
 # %%
-network = NRBFNClassifier(basis_size=250, alpha=1e-8).fit(X[train], y[train])
+pixels = {"kernel": "gaussian", "scale": "none"}
+network = NRBFNClassifier(basis_size=250, alpha=1e-8, **pixels).fit(X[train], y[train])
 print(f"{1 - network.score(X[test], y[test]):.2%} errors")
 network
 

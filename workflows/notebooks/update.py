@@ -44,7 +44,8 @@ def show_error() -> None:
 # Fit to the first rows.
 
 # %%
-run = fit_dataset(first, place / "run.zarr", FitParams(basis_size=200, alpha=1e-8), engine)
+params = FitParams(kernel="gaussian", scale="none", basis_size=200, alpha=1e-8)
+run = fit_dataset(first, place / "run.zarr", params, engine)
 show_error()
 
 # %% [markdown]

@@ -22,7 +22,7 @@ from papers.hu_printed import TABLE_2, TABLE_6
 RANDOM_STATE = 4
 
 FIXED_ALPHA = 1e-13
-THRESHOLD = 0.9
+PAPER = {"kernel": "gaussian", "scale": "none", "confidence_threshold": 0.9}
 # From the largest: of equal errors the first is chosen.
 ALPHAS = [1e-5, 1e-9, 1e-13]
 
@@ -52,7 +52,7 @@ class Outcome:
 
 def fit_network(split: Split, **parameters: Any) -> Outcome | None:
     """Return what a network with these parameters makes; None if the system is singular."""
-    of_paper = {"alpha": FIXED_ALPHA, "confidence_threshold": THRESHOLD}
+    of_paper = PAPER | {"alpha": FIXED_ALPHA}
     network = NRBFNClassifier(random_state=RANDOM_STATE, **of_paper | parameters)
     try:
         return outcome_of(network.fit(split.X_train, split.y_train), split)
@@ -146,11 +146,8 @@ class Fits:
 
     @cached_property
     def _model(self) -> NRBFNClassifier:
-        model = NRBFNClassifier(
-            random_state=RANDOM_STATE,
-            alpha=self._alphas["nRBFN"],
-            confidence_threshold=THRESHOLD,
-        )
+        alpha = self._alphas["nRBFN"]
+        model = NRBFNClassifier(random_state=RANDOM_STATE, alpha=alpha, **PAPER)
         return model.fit(self.split.X_train, self.split.y_train)
 
     def _small_error(self, model: BaseEstimator) -> float | None:

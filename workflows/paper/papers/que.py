@@ -162,6 +162,8 @@ def hinge_error(split: Split, size: int, setting: Setting) -> float:
     network = NRBFNClassifier(
         basis=basis,
         features="plain",
+        kernel="gaussian",
+        scale="none",
         loss="hinge",
         width_factor=setting.width / mean_distance(basis, split.X_train),
     )
