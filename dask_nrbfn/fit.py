@@ -18,7 +18,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors.plan import NeighborSearch
 from dask_nrbfn.spec import Spec
-from dask_nrbfn.stages.bases import GIVEN_BASIS, MOST_FOUND
+from dask_nrbfn.stages.bases import GIVEN_BASIS, most_found
 from dask_nrbfn.stages.basis import BASIS, CONFIDENCE
 from dask_nrbfn.stages.cells import CELLS
 from dask_nrbfn.stages.columns import COLUMNS, METRIC, RANKS
@@ -103,7 +103,7 @@ def planned(context: FitContext) -> FitContext:
     spec, n_rows = context.spec, context.dataset.of_labelled().n_rows
     if context.found_basis or (context.requested_size and not spec.chooses_size):
         return context
-    limit = usual_size(spec, n_rows) if spec.chooses_size else MOST_FOUND
+    limit = usual_size(spec, n_rows) if spec.chooses_size else most_found(spec.params)
     most = max(min(largest_basis(context), limit), context.dataset.n_classes)
     return replace(context, found_basis=most)
 

@@ -23,7 +23,7 @@ from dask_nrbfn.fit import (
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts
-from dask_nrbfn.stages.bases import MOST_FOUND
+from dask_nrbfn.stages.bases import MOST_USUAL
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.cost import Clock, Rates, StageCost, expected_s
@@ -223,7 +223,7 @@ def test_planned__takes_a_usual_size_where_a_tuning_chooses_it():
     # Of few rows, a sixth.
     few = replace(tuned, dataset=big.with_n_rows(6000))
     assert planned(few).found_basis == 1000
-    assert planned(context).found_basis == MOST_FOUND
+    assert planned(context).found_basis == MOST_USUAL
     assert planned(in_memory(SIZED)).found_basis is None
     assert planned(replace(context, found_basis=7)).found_basis == 7
     assert planned(in_memory(PARAMS, engine=engine)).found_basis == 100

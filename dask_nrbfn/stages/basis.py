@@ -168,7 +168,7 @@ def _store_basis(job: StageJob) -> BasisRecord:
     params, most, n_below, cap = run.spec.params, None, None, None
     if bases.requested_size(params, dataset) is None:
         # A run that is resumed with more or less memory keeps its first limit.
-        most = max(min(job.largest_basis(), bases.MOST_FOUND), dataset.n_classes)
+        most = max(min(job.largest_basis(), bases.most_found(params)), dataset.n_classes)
         most = run.decide("basis", {"cap": most})["cap"]
     n_basis = run_task(job.engine, _choose_basis, run, dataset, most, label="basis")
     logger.info("basis: %d of %d rows", n_basis, run.n_rows)
@@ -180,7 +180,8 @@ def _store_basis(job: StageJob) -> BasisRecord:
         n_drawn = min(_n_drawn(params, n_searched, dataset.n_classes), n_searched - n_below)
         if most == n_basis < n_below + n_drawn:
             cap = most
-            limit = "the memory allows" if cap < bases.MOST_FOUND else "without a size a basis has"
+            is_full = cap >= bases.most_found(params)
+            limit = "without a size a basis has" if is_full else "the memory allows"
             logger.warning(
                 "basis: %d rows are below the threshold %g and %d others are drawn, but %s at most "
                 "%d basis rows. Give a basis size to choose another number.",

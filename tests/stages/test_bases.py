@@ -270,10 +270,15 @@ def test_sknn__capped_by_the_memory_at_hand(caplog, monkeypatch, rule):
     assert "the memory allows at most 60 basis rows" in caplog.text
 
 
-def test_sknn__capped_without_a_size(caplog, monkeypatch):
-    monkeypatch.setattr(bases, "MOST_FOUND", 40)
-    run = fit(*overlapping(400, 0.4), params_of("sknn", None))
+@pytest.mark.parametrize(("threshold", "name"), [(None, "MOST_USUAL"), (0.9, "MOST_FOUND")])
+def test_sknn__without_a_size_not_all_rows_of_classes_that_overlap(
+    caplog, monkeypatch, threshold, name
+):
+    monkeypatch.setattr(bases, name, 40)
+    params = replace(params_of("sknn", None), confidence_threshold=threshold)
+    run = fit(*overlapping(400, 0.4), params)
     record, confidence = BASIS.recorded(run), run.read("confidence/values")
     assert (record.n_basis, record.cap) == (40, 40)
-    assert np.count_nonzero(confidence[run.read("basis/rows")] < 0.9) == 40 - (40 - 3) // 2
+    n_drawn = 0 if threshold else (40 - 3) // 2
+    assert np.count_nonzero(confidence[run.read("basis/rows")] < 0.9) == 40 - n_drawn
     assert "without a size a basis has at most 40 basis rows" in warned(caplog)
