@@ -29,7 +29,7 @@ PAPER_ALPHA = 1e-13
 PAPER_THRESHOLD, N_DRAWN = 0.9, 500
 
 # Rows with more features are mostly images, spectra and the like, whose columns have one unit.
-MOST_COLUMNS = 256
+MOST_FEATURES = 256
 
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
 
@@ -277,7 +277,7 @@ class FitParams(Params):
         "standard: columns to mean 0 and variance 1, those of a category together; rank: numbers "
         "to normal scores of their ranks; learned: standard or rank, multiplied by weights that "
         "the targets of at most 6,000 rows decide; unit: rows to length 1; auto: standard in a "
-        f"fit of dense rows with up to {MOST_COLUMNS} features, and for tables with categories, "
+        f"fit of dense rows with up to {MOST_FEATURES} features, and for tables with categories, "
         "dates or imputed values, else none, the paper's.",
     )
     metric_rounds: int | None = count(
@@ -339,7 +339,7 @@ class FitParams(Params):
         "Function of t = distance / width: gaussian exp(-t^2 / 2); laplacian exp(-t); laplace-l1 "
         "the same of the l1 distance; matern32 (1 + a) exp(-a), a = sqrt(3) t; matern52 "
         "(1 + a + a^2 / 3) exp(-a), a = sqrt(5) t; auto: laplace-l1 in a fit of dense "
-        f"rows with up to {MOST_COLUMNS} features, else gaussian, the paper's.",
+        f"rows with up to {MOST_FEATURES} features, else gaussian, the paper's.",
     )
     width_factor: float = number(
         1.0,
@@ -439,13 +439,13 @@ class FitParams(Params):
         numbers: bool,
         mixed: bool = False,
         n_rows: int | None = None,
-        n_columns: int | None = None,
+        n_features: int | None = None,
     ) -> Self:
         """Return the parameters with values in place of "auto" (but `cells`, `alpha`) and None.
 
-        n_columns: number of features of a table; None: the rows are sparse, or are embedded.
+        n_features: number of features of a plain fit of dense rows; None: any other fit.
         """
-        is_table = n_columns is not None and n_columns <= MOST_COLUMNS
+        is_table = n_features is not None and n_features <= MOST_FEATURES
         values: dict[str, Any] = {
             "basis": "kmeans" if numbers else "sknn",
             "features": "plain" if numbers and self.components is None else "normalized",

@@ -37,8 +37,8 @@ def _numbers(model: Model, scores: Floats) -> Floats:
     return values[:, 0] if scores.shape[1] == 1 else values
 
 
-def _ends(sign: float) -> "Callable[[Model, Floats, float], Floats]":
-    """Return the function of one end (b, q) of the intervals of rows."""
+def _end(sign: float) -> Callable[[Model, Floats, float], Floats]:
+    """Return the function of the lower or the upper end (b, q) of the intervals of rows."""
 
     def end(model: Model, scores: Floats, coverage: float) -> Floats:
         assert model.intervals is not None
@@ -57,7 +57,7 @@ def _sets(model: Model, scores: Floats, coverage: float) -> NDArray[np.bool_]:
     return np.asarray(masses(probabilities) <= model.intervals.at(coverage))
 
 
-def _named_sets(model: Model, scores: Floats, coverage: float) -> NDArray[Any]:
+def _label_sets(model: Model, scores: Floats, coverage: float) -> NDArray[Any]:
     """Return the labels in the set of each row as text, with bars between them."""
     labels = [str(label) for label in model.classes.tolist()]
     texts = ["|".join(compress(labels, own)) for own in _sets(model, scores, coverage)]
@@ -66,7 +66,7 @@ def _named_sets(model: Model, scores: Floats, coverage: float) -> NDArray[Any]:
 
 def _intervals(model: Model, scores: Floats, coverage: float) -> Floats:
     """Return both ends of the intervals of rows, (b, 2), or (b, q, 2) for several targets."""
-    ends = [_ends(sign)(model, scores, coverage) for sign in (-1.0, 1.0)]
+    ends = [_end(sign)(model, scores, coverage) for sign in (-1.0, 1.0)]
     stacked = np.stack(ends, axis=2)
     return stacked[:, 0] if stacked.shape[1] == 1 else stacked
 
@@ -78,15 +78,17 @@ def _unlike(model: Model, scores: Floats, _: float) -> Floats:
 
 
 EXTENDED: dict[str, Callable[[Model, Floats, float], NDArray[Any]]] = {
-    "lower": _ends(-1.0),
-    "upper": _ends(1.0),
+    "lower": _end(-1.0),
+    "upper": _end(1.0),
     "intervals": _intervals,
     "sets": _sets,
-    "set": _named_sets,
+    "label_sets": _label_sets,
     "unlike": _unlike,
 }
-"""Results by name, in which "@" and a coverage follow, such as "lower@0.9": functions of a model,
-the extended scores of rows and the coverage."""
+"""Results by name: functions of a model, the extended scores of rows and a coverage.
+
+"@" and the coverage follow the name of a result, as in "lower@0.9"; "unlike" has no coverage.
+"""
 
 
 def is_extended(name: str) -> bool:
@@ -163,7 +165,7 @@ class Scorer:
     def blocks(
         self, dataset: Dataset, start: int, stop: int
     ) -> Iterator[tuple[Floats, NDArray[Any] | None, Floats | None]]:
-        """Yield scores float64 (b, q), targets and weights of rows with the model's features."""
+        """Yield scores float64 (b, .), targets and weights of rows with the model's features."""
         for X, targets, weights in dataset.blocks(start, stop, self.block_rows):
             yield self.scores_of(X), targets, weights
 
@@ -176,7 +178,7 @@ class Scorer:
         first_row: int = 0,
         within: str = "",
     ) -> Floats:
-        """Return the scores of the rows of an array, float64 (n, q).
+        """Return the scores, or the extended scores, of the rows of an array, float64 (n, .).
 
         X is an array, zarr.Array or CSR (n, p), or (n, c) if the model has a schema. `as_stored`:
         rows are encoded already, as by `stored_rows`. `skip_gaps`: rows with a gap that the model

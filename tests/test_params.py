@@ -87,18 +87,6 @@ def test_resolve_auto__scales_features_of_several_kinds(given, mixed, scale):
     assert FitParams(scale=given).resolve_auto(numbers=False, mixed=mixed).scale == scale
 
 
-@pytest.mark.parametrize(
-    ("n_columns", "kernel", "scale"),
-    [(256, "laplace-l1", "standard"), (257, "gaussian", "none"), (None, "gaussian", "none")],
-)
-def test_resolve_auto__kernel_and_scale_of_tables(n_columns, kernel, scale):
-    resolved = FitParams().resolve_auto(numbers=False, n_columns=n_columns)
-    assert (resolved.kernel, resolved.scale) == (kernel, scale)
-    paper = {"kernel": "gaussian", "scale": "none"}
-    given = FitParams(**paper).resolve_auto(numbers=False, n_columns=n_columns)
-    assert {name: getattr(given, name) for name in paper} == paper
-
-
 def test_params__what_a_user_enters_is_checked_and_several_are_a_tuple():
     assert TuneParams(alphas=[0.1]).alphas == TuneParams(alphas=0.1).alphas == (0.1,)
     for bad in ({"n_neighbors": True}, {"alpha": 2}, {"kernel": "x"}):

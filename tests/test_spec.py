@@ -67,21 +67,6 @@ def test_narrowed__a_search_leaves_its_combination_and_the_ridges_next_to_its_be
     assert (after.losses, after.folds, after.mode) == (spec.losses, spec.folds, "tune")
 
 
-def test_resolve__only_a_plain_fit_has_the_kernel_and_scale_of_tables(table):
-    of_table, of_paper = ("laplace-l1", "standard"), ("gaussian", "none")
-    for params, options, expected in (
-        (FitParams(), {}, of_table),
-        (FitParams(cells=3), {}, of_table),
-        (FitParams(components=3), {}, of_paper),
-        (FitParams(), {"embeds": True}, of_paper),
-        (FitParams(), {"tuning": TuneParams()}, of_paper),
-    ):
-        spec = resolve(table, params, **options)
-        assert (spec.params.kernel, spec.params.scale) == expected
-    # The kernel of a tuning is not given, so it is tried with others.
-    assert "laplace-l1" in spec.kernels
-
-
 def test_narrowed__a_chosen_ridge_keeps_its_place_among_those_that_were_tried(table):
     spec = resolve(table, FitParams())
     after = spec.narrowed({"chosen": {"alpha": 1e-5, "penalty": "weights"}})

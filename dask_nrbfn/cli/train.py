@@ -121,7 +121,7 @@ def report(
     job: Job, run: str, *, out: str | None = None, overwrite: bool, evaluate: str | None = None
 ) -> None:
     """Write one HTML page about RUN; the page needs no network and can be printed."""
-    from dask_nrbfn.commands.evaluate import MOST_COLUMNS, evaluate_dataset
+    from dask_nrbfn.commands.evaluate import MOST_PERMUTED, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.dataset import check_apart
@@ -137,7 +137,7 @@ def report(
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             with job.engine() as engine:
-                few = judged.dataset.X.shape[1] <= MOST_COLUMNS
+                few = judged.dataset.X.shape[1] <= MOST_PERMUTED
                 evaluation = evaluate_dataset(run, judged.dataset, engine, importance=few)
     write_report(opened, out, evaluation=evaluation, overwrite=overwrite)
     job.show({"page": out})

@@ -502,6 +502,7 @@ class _Judged(NamedTuple):
 
 
 def _judge(model: Model, rows: _NewRows, leverages: Floats) -> _Judged:
+    """Return drawn new rows with their scores by the networks without each row."""
     # The schema has made the features already.
     extended = Scorer(replace(model, schema=None), extended=True).table(rows.X)
     scores, scales, distances = np.split(extended, [model.n_targets, -1], axis=1)

@@ -38,7 +38,7 @@ ENDS = ("lower", "upper")
 
 # The most columns that are permuted, how often, and the rows that are scored for all together. With
 # 4,000 basis rows and 500 columns they take two minutes on one core.
-MOST_COLUMNS, _N_REPEATS, _MOST_SCORED = 500, 3, 1_000_000
+MOST_PERMUTED, _N_REPEATS, _MOST_SCORED = 500, 3, 1_000_000
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -252,13 +252,20 @@ class _Covered(RowSum):
 
 
 def _covered_by(
-    scorer: Scorer, scores: Floats, targets: NDArray[Any], weights: Floats | None
+    scorer: Scorer,
+    scores: Floats,
+    targets: NDArray[Any],
+    weights: Floats | None,
+    probabilities: Floats | None = None,
 ) -> _Covered:
-    """Return the sums of some rows with extended scores; targets are numbers or codes."""
+    """Return the sums of some rows with extended scores; targets are numbers or codes.
+
+    probabilities (b, K): those of the classes; None for numbers.
+    """
     model, covered, widths = scorer.model, [], []
     assert model.intervals is not None
     own = np.ones(len(scores)) if weights is None else weights
-    found = masses(scorer.result("probabilities", scores)) if model.target_names is None else None
+    found = None if probabilities is None else masses(probabilities)
     for coverage in COVERAGES:
         if found is not None:
             sets = found <= model.intervals.at(coverage)
@@ -388,10 +395,10 @@ def _count(model: Model, dataset: Dataset, start: int, stop: int) -> _Counts:
         n_unknown += int(np.count_nonzero(~known))
         scores, codes = scores[known], codes[known]
         weights = None if weights is None else weights[known]
-        if scorer.extended:
-            of_known = _covered_by(scorer, extended[known], codes, weights)
-            covered.append(replace(of_known, n_unlike=scorer.count_unlike(extended)))
         probabilities = model.probabilities(scores)
+        if scorer.extended:
+            of_known = _covered_by(scorer, extended[known], codes, weights, probabilities)
+            covered.append(replace(of_known, n_unlike=scorer.count_unlike(extended)))
         reliability += RankedProbabilities.from_block(probabilities, codes, weights)
         of_label = probabilities[np.arange(len(codes)), codes]
         # Clipped scores can give a probability of 0, whose loss would be infinite.
@@ -452,9 +459,9 @@ def permutation_importances(
     """
     pinned, opened, dataset = _opened(model, dataset, engine, clip)
     rows, n_columns = dataset.of_labelled(), dataset.X.shape[1]
-    if n_columns > MOST_COLUMNS:
+    if n_columns > MOST_PERMUTED:
         raise ParameterError(
-            f"{rows.location} has {n_columns} columns, and importances take up to {MOST_COLUMNS}.",
+            f"{rows.location} has {n_columns} columns, and importances take up to {MOST_PERMUTED}.",
             "Permute groups of columns, and compare the figures of `evaluate_dataset`.",
         )
     n_rows = min(n_rows, rows.n_rows, _MOST_SCORED // (_N_REPEATS * n_columns))

@@ -172,7 +172,7 @@ def check_predictions(
         scores = of_classes
     if interval or distance:
         model.check_intervals(interval)
-    ends = ("set",) if of_classes else ("lower", "upper")
+    ends = ("label_sets",) if of_classes else ("lower", "upper")
     wanted = {
         "labels": of_classes,
         "values": not of_classes,
@@ -373,18 +373,18 @@ def _table_columns(
 
 
 def _interval_columns(names: Sequence[str], targets: list[str]) -> dict[str, list[str]]:
-    """Return the columns of intervals: "lower" or "labels"; several coverages and targets by name.
+    """Return the columns of each result with a coverage: "lower", "upper" or "labels".
 
-    Several coverages follow with an underscore, as in "lower_0.9".
+    A coverage, if there are several, and one of several targets follow, as in "lower_0.9_price".
     """
     found = {}
     coverages = {name.partition("@")[2] for name in names if "@" in name}
     for name in names:
         kind, at, coverage = name.partition("@")
         if at:
-            column = "labels" if kind == "set" else kind
+            column = "labels" if kind == "label_sets" else kind
             column += f"_{coverage}" if len(coverages) > 1 else ""
-            several = kind != "set" and len(targets) > 1
+            several = kind != "label_sets" and len(targets) > 1
             found[name] = [f"{column}_{each}" for each in targets] if several else [column]
     return found
 

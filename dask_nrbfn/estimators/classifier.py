@@ -143,9 +143,10 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
     def predict_set(self, X: Any, *, coverage: float = 0.9) -> Any:
         """Return sets of labels that contain the class of new rows with a probability.
 
-        Adaptive sets (Romano, Sesia & Candès, "Classification with valid and adaptive coverage",
-        2020), with the predicted label always in the set, so sets of easy classes contain more
-        rows than asked. The probability is that of rows drawn like the training rows.
+        Adaptive sets without random parts (Romano, Sesia & Candès, "Classification with valid and
+        adaptive coverage", 2020). The predicted label is always in the set, so sets of classes that
+        are easy to tell apart contain the class more often than asked. The probability is that of
+        rows drawn like the training rows.
 
         Parameters
         ----------

@@ -69,7 +69,8 @@ class NumberNetwork(RegressorMixin, LearningNetwork):  # type: ignore[misc]
         Returns
         -------
         ndarray (n, 2), or (n, q, 2) for several targets
-            The lower and upper ends, clipped to the range of the training targets.
+            The lower and upper ends. If there are enough held-out rows for the coverage, the ends
+            are clipped to the range of the training targets.
 
         Raises
         ------

@@ -27,8 +27,46 @@ _LEAST_SCALE = 0.2
 # Share of missed rows whose targets may be outside the training targets.
 _MOST_OUTSIDE = 0.1
 
+# Distances of rows that all equal basis rows are 0. Levels have smaller relative errors.
+_TINY = _ROUNDING = 1e-9
+
 # The coverage at which learned scales are compared with equal ones.
 _COMPARED = 0.9
+
+
+class RowScale(NamedTuple):
+    """The scale of rows with activations phi: ``weights phi + offsets``, at least `least` (q,).
+
+    offsets (1, q), or those of all cells (L, q); weights (q, r), None: 0.
+    """
+
+    offsets: Floats
+    least: Floats
+    weights: Floats | None = None
+
+    @classmethod
+    def equal(cls, n_targets: int) -> Self:
+        """Return the scale 1 of all rows."""
+        return cls(np.ones((1, n_targets)), np.zeros(n_targets))
+
+    @classmethod
+    def learned(
+        cls, residuals: Floats, activations: Floats, weights: Floats, order: NDArray[np.uint64]
+    ) -> tuple[Self, Floats]:
+        """Return the scale of rows, and the scales (m, q) of these rows by fits without each fold.
+
+        The scale is a ridge regression of the absolute residuals (m, q) on some activations (m, s)
+        (Lei et al. 2018, section 5.2). Scales stay equal where learned ones do not clearly narrow
+        the intervals. The hashes `order` (m,) draw the folds.
+        """
+        if len(residuals) < _FEWEST_OF_SCALE:
+            return cls.equal(residuals.shape[1]), np.ones_like(residuals)
+        # The same hashes have drawn the folds of the fit.
+        hashes = hash_numbers(order.view(np.int64), seed=1)
+        folds = (hashes % np.uint64(_FOLDS)).astype(np.int64)
+        found = [_learned(own, activations, weights, folds) for own in np.abs(residuals).T]
+        offsets, least, own, scales = map(np.array, zip(*found, strict=True))
+        return cls(offsets[None], least, own if own.any() else None), scales.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +80,11 @@ class Intervals:
 
     quantiles: Floats
     far: float
-    scale: "RowScale | None" = None
+    scale: RowScale | None = None
 
     @classmethod
     def of_rows(
-        cls, values: Floats, distances: Floats, weights: Floats, scale: "RowScale | None" = None
+        cls, values: Floats, distances: Floats, weights: Floats, scale: RowScale | None = None
     ) -> Self:
         """Return the intervals of held-out values (m, q) and distances from the basis (m,)."""
         of_distances = conformal_quantiles(distances[:, None], weights)
@@ -62,9 +100,10 @@ class Intervals:
         return self.scales(scales) * self.at(coverage)
 
     def may_clip(self, coverage: float) -> bool:
-        """Return whether hardly any row that an interval misses is outside the training targets.
+        """Return whether ends may be clipped to the range of the training targets.
 
-        A new target is with the probability 2 / (n + 1).
+        A new target is outside with the probability 2 / (n + 1). Clipped intervals miss it, so this
+        has to be a small share of the targets that intervals miss.
         """
         return 2.0 / (len(self.quantiles) + 1) <= _MOST_OUTSIDE * (1.0 - coverage)
 
@@ -86,10 +125,6 @@ class Intervals:
                 f"{len(self.quantiles)} held-out quantiles allow.",
                 "Give a coverage such as 0.9.",
             )
-
-
-# Distances of rows that all equal basis rows are 0.
-_TINY = 1e-9
 
 
 def _most_coverage(quantiles: Floats) -> float:
@@ -115,10 +150,6 @@ def conformal_quantiles(values: Floats, weights: Floats) -> Floats:
     return quantiles
 
 
-# Largest relative error of a level.
-_ROUNDING = 1e-9
-
-
 def at_coverage(quantiles: Floats, coverage: float) -> Floats:
     """Return the quantiles (q,) of the least level that is not below the coverage."""
     level = np.ceil(coverage * (len(quantiles) + 1) * (1.0 - _ROUNDING))
@@ -136,41 +167,6 @@ def masses(probabilities: Floats) -> Floats:
     found = np.empty_like(ranked)
     np.put_along_axis(found, order, np.cumsum(ranked, axis=1) - ranked, axis=1)
     return found
-
-
-class RowScale(NamedTuple):
-    """The scale of rows with activations phi: ``weights phi + offsets``, at least `least` (q,).
-
-    offsets (1, q), or those of all cells (L, q); weights (q, r), None: 0.
-    """
-
-    offsets: Floats
-    least: Floats
-    weights: Floats | None = None
-
-    @classmethod
-    def equal(cls, n_targets: int) -> "RowScale":
-        """Return the scale 1 of all rows."""
-        return cls(np.ones((1, n_targets)), np.zeros(n_targets))
-
-    @classmethod
-    def learned(
-        cls, residuals: Floats, activations: Floats, weights: Floats, order: NDArray[np.uint64]
-    ) -> "tuple[RowScale, Floats]":
-        """Return the scale of rows and those of the m rows (m, q) by networks without them.
-
-        The scale is a ridge regression of the absolute residuals (m, q) on some activations (m, s)
-        (Lei et al. 2018, section 5.2). Scales stay equal where learned ones do not clearly narrow
-        the intervals. The hashes `order` (m,) draw the folds.
-        """
-        if len(residuals) < _FEWEST_OF_SCALE:
-            return cls.equal(residuals.shape[1]), np.ones_like(residuals)
-        # The same hashes have drawn the folds of the fit.
-        hashes = hash_numbers(order.view(np.int64), seed=1)
-        folds = (hashes % np.uint64(_FOLDS)).astype(np.int64)
-        found = [_learned(own, activations, weights, folds) for own in np.abs(residuals).T]
-        offsets, least, own, scales = map(np.array, zip(*found, strict=True))
-        return cls(offsets[None], least, own if own.any() else None), scales.T
 
 
 def _learned(
@@ -213,10 +209,10 @@ def _ridges(Phi: Floats, sizes: Floats, weights: Floats) -> list[tuple[Floats, f
 
 
 def interval_scores(sizes: Floats, scales: Floats, weights: Floats) -> Floats:
-    """Return the interval score (m,) of each row at a coverage of 90 %, half of it.
+    """Return half the interval score (m,) of each row at a coverage of 90 %.
 
-    The width and, of residuals beyond it, their excess over the share of such rows (Gneiting &
-    Raftery 2007, eq. 43).
+    That is half the width, plus ten times what a residual exceeds it by (Gneiting & Raftery 2007,
+    eq. 43).
     """
     factor = at_coverage(conformal_quantiles((sizes / scales)[:, None], weights), _COMPARED)
     half = scales * factor

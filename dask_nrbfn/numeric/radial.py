@@ -215,7 +215,7 @@ class RadialFeatures:
         sums /= np.concatenate(totals)
         return sums
 
-    def nearest(self, X: Rows, near: "Near") -> Floats:
+    def nearest(self, X: Rows, near: Near) -> Floats:
         """Return the distances of rows to the nearest basis row, in widths, (b,)."""
         return to_host(near.distances(self._exponents(beside(X, self.basis))))
 

@@ -36,8 +36,8 @@ _DEFAULT_SIZE = 1000
 # give an unbounded basis. The largest basis of hu-nrbfn, of MNIST, has 8,787 rows.
 MOST_FOUND = 10_000
 
-# The same without a threshold. Where classes overlap, most rows are below 0.9; more basis rows take
-# several times as long, and errors fall by a few hundredths of themselves.
+# The same without a given threshold. Where classes overlap, most rows are below 0.9. All of them
+# take several times as long, and the errors are about the same.
 MOST_USUAL = 2000
 
 # Maximum number of sampled rows whose confidence is computed: comparing all pairs takes seconds.

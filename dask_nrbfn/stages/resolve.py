@@ -90,7 +90,7 @@ def resolve(
         resolved = params.resolve_auto(numbers=False, **rows)
         return Spec.of(_with_alpha(resolved), mode="embed", targets="none")
     if tuning is None and params.components is None and not dataset.is_sparse:
-        rows["n_columns"] = dataset.n_features
+        rows["n_features"] = dataset.n_features
     targets: Targets = "numbers" if dataset.of_numbers else "classes"
     resolved = params.resolve_auto(numbers=dataset.of_numbers, **rows)
     if params.n_neighbors is None and resolved.k < N_NEIGHBORS and targets == "classes":

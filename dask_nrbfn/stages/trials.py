@@ -20,7 +20,8 @@ from dask_nrbfn.stages.bases import Chosen, TableRows
 from dask_nrbfn.storage.dataset import Dataset
 
 # Held-out rows that are enough to rank networks by losses of the same rows. A fifth of a table is
-# held out; of small tables several fifths, each fitted without, or by a quick tuning up to a third.
+# held out. Of small tables several fifths are, one after another; a quick tuning holds out one
+# part, up to a third.
 MOST_JUDGED, _SHARE_JUDGED, _SHARE_QUICK = 3000, 5, 3
 _ENOUGH_JUDGED, _FEW_JUDGED = 1000, 250
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -291,10 +291,8 @@ class HeldOutPass:
         self.reading = folded_reading(run, judged, rows_of_block(basis), codes_in_model)
         self._targets = read_targets(run, n_targets)
         of_folds = list(map(partial(weights_of, run), held_out))
-        self._of_folds = [
-            (beside(each.rows, basis), each.intercepts, _near(run, each.kept, basis))
-            for each in of_folds
-        ]
+        self._of_folds = [(beside(each.rows, basis), each.intercepts) for each in of_folds]
+        self._run, self._kept = run, [each.kept for each in of_folds]
         shape = min(self.reading.block_rows, stop - start), basis.shape[0]
         self._buffer = self._features.xp.empty(shape)
         self._sums: JudgedSums = sums_of(self._targets).zeros(len(of_folds[0].ones), n_targets)
@@ -307,7 +305,7 @@ class HeldOutPass:
 
     def add(self, block: FoldedBlock) -> None:
         """Add the errors of a block."""
-        for fold, (rows, scores, _) in enumerate(self.scored(block)):
+        for fold, (rows, scores) in enumerate(self.scored(block)):
             sums = self._sums.from_block(
                 scores,
                 self._targets.shifted(block.targets[rows]),
@@ -319,12 +317,9 @@ class HeldOutPass:
             self._errors[fold] += errors
             self._totals[fold] += totals
 
-    def scored(self, block: FoldedBlock) -> Iterator[tuple[Places, Floats, Near]]:
-        """Yield the places in a block of the rows of each fold, and their scores (b, A, q).
-
-        Last how their distances from the basis are measured.
-        """
-        for (weights, intercepts, near), of_fold in zip(self._of_folds, block.slices, strict=False):
+    def scored(self, block: FoldedBlock) -> Iterator[tuple[Places, Floats]]:
+        """Yield the places in a block of the rows of each fold, and their scores (b, A, q)."""
+        for (weights, intercepts), of_fold in zip(self._of_folds, block.slices, strict=False):
             rows = self.seen(block, of_fold)
             X = block.X[rows]
             scores = held_out_scores(
@@ -337,7 +332,18 @@ class HeldOutPass:
             # Predictions are clipped too.
             if self._range is not None:
                 scores = np.clip(scores, *self._range)
-            yield rows, scores, near
+            yield rows, scores
+
+    def distances(self, X: Rows, fold: int) -> Floats:
+        """Return the distances of rows of a held-out fold to the nearest basis row, in widths."""
+        kept, basis = self._kept[fold], self._features.basis
+        masked = None if kept.all() or not kept.any() else beside(kept, basis)
+        return self._features.nearest(X, Near(masked, second=self._are_in_clusters))
+
+    @cached_property
+    def _are_in_clusters(self) -> bool:
+        """Whether the basis rows are the centres of clusters to which the held-out rows belong."""
+        return self._run.spec.n_held_out > 0 and bool((BASIS_ROWS.read(self._run) < 0).all())
 
     def seen(self, block: FoldedBlock, of_fold: slice) -> Places:
         """Return the places of the rows of a fold that the pass scores: all."""
@@ -346,13 +352,6 @@ class HeldOutPass:
     def sums(self) -> Sums:
         """Return the sums of the errors over all rows, and over the rows of each fold."""
         return {"": self._sums, FOLDS: FoldSums(self._errors, self._totals, self._n_rows)}
-
-
-def _near(run: Run, kept: NDArray[np.bool_], basis: Rows) -> Near:
-    """Return how the distances of held-out rows to the nearest basis row are measured."""
-    are_centres = run.spec.n_held_out > 0 and bool((BASIS_ROWS.read(run) < 0).all())
-    masked = None if kept.all() or not kept.any() else beside(kept, basis)
-    return Near(masked, second=are_centres)
 
 
 class _DrawPass(HeldOutPass):
@@ -373,12 +372,12 @@ class _DrawPass(HeldOutPass):
 
     def add(self, block: FoldedBlock) -> None:
         """Draw from the rows of a block."""
-        for rows, scores, near in self.scored(block):
+        for fold, (rows, scores) in enumerate(self.scored(block)):
             own = None if block.weights is None else block.weights[rows]
             codes, numbers = block.targets[rows], block.numbers[rows]
             self._labels += LabelSums.from_block(scores, codes, own)
             places = self._drawn.places(numbers, codes)
-            distances = self._features.nearest(block.X[rows][places], near)
+            distances = self.distances(block.X[rows][places], fold)
             taken = to_host(scores[:, 0])[places], distances
             self._draws += self._drawn.take(numbers, codes, own, *taken, places)
 
@@ -411,10 +410,10 @@ class _ResidualPass(HeldOutPass):
 
     def add(self, block: FoldedBlock) -> None:
         """Add the drawn rows of a block."""
-        for rows, scores, near in self.scored(block):
+        for fold, (rows, scores) in enumerate(self.scored(block)):
             own = None if block.weights is None else block.weights[rows]
             residuals = self._targets.shifted(block.targets[rows]) - to_host(scores[:, 0])
-            distances = self._features.nearest(block.X[rows], near)
+            distances = self.distances(block.X[rows], fold)
             Phi = self._features.activations(block.X[rows], out=self._buffer[: len(residuals)])
             values = np.column_stack([residuals, to_host(Phi)[:, self._columns]])
             codes, numbers = np.zeros(len(residuals), dtype=np.int64), block.numbers[rows]

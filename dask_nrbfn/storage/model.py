@@ -191,16 +191,12 @@ class Model:
             if features is None:
                 features = self.features
             weights = self._extended_weights if extended else self.weights
-            distances = features.xp.empty(X.shape[0])
+            distances = features.xp.empty(X.shape[0]) if extended else None
             sums = features.weighted_sums(
-                X,
-                weights,
-                buffer=buffer,
-                scratch=scratch,
-                distances=distances if extended else None,
+                X, weights, buffer=buffer, scratch=scratch, distances=distances
             )
             scores: Floats = to_host(sums)
-            if extended:
+            if distances is not None:
                 scores = np.column_stack([scores, to_host(distances)])
         else:
             scores = self._scores_of_cells(self.cells, X, buffer=buffer, extended=extended)
@@ -234,7 +230,6 @@ class Model:
         scaled = np.asarray(self.scaling.apply(X))
         q = len(self.weights)
         scores = np.empty((len(scaled), self.n_extended if extended else q))
-        distances = np.empty(len(scaled))
         most_rows = max(len(scaled), 1) if buffer is None else len(buffer)
         for cell, rows, basis in cells.of_rows(scaled, most_rows):
             space = None
@@ -244,13 +239,13 @@ class Model:
                 space = buffer.reshape(-1)[:size].reshape(len(rows), -1)
             weights = np.ascontiguousarray(self.weights[:, basis])
             features = self.features_of_cell(cell)
-            own = distances[: len(rows)] if extended else None
-            sums = features.weighted_sums(scaled[rows], weights, buffer=space, distances=own)
+            distances = np.empty(len(rows)) if extended else None
+            sums = features.weighted_sums(scaled[rows], weights, buffer=space, distances=distances)
             scores[rows, :q] = sums + cells.intercepts[cell]
-            if extended:
+            if distances is not None:
                 scores[rows, q:-1] = self._scale_offsets(cell)
                 # A constant network has one basis row, which says nothing about the cell.
-                scores[rows, -1] = own if weights.any() else 0.0
+                scores[rows, -1] = distances if weights.any() else 0.0
         return scores
 
     def _scale_offsets(self, cell: int) -> Floats | float:

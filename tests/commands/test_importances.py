@@ -144,7 +144,7 @@ def test_importances__seeds_and_sizes(table, monkeypatch):
     monkeypatch.setattr(evaluate_module, "_MOST_SCORED", 360)
     few = permutation_importances(table[2], dataset, ENGINE)
     assert few == permutation_importances(table[2], dataset, ENGINE, n_rows=20) != found
-    monkeypatch.setattr(evaluate_module, "MOST_COLUMNS", 5)
+    monkeypatch.setattr(evaluate_module, "MOST_PERMUTED", 5)
     with pytest.raises(ParameterError, match="has 6 columns, and importances take up to 5"):
         permutation_importances(table[2], dataset, ENGINE)
 

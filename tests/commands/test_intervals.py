@@ -24,6 +24,7 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.stages.cells import _over_means
 from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import succeed
@@ -292,6 +293,18 @@ def test_estimators__sets_of_labels():
     assert frame.columns.tolist() == ["0", "1", "2"]
 
 
+def test_unlike__rows_like_the_others_are_rarely_unlike_where_the_basis_has_centres():
+    shares = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((10_500, 4))
+        y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(len(X))
+        network = NRBFNRegressor(basis="kmeans", basis_size=125).fit(X[:500], y[:500])
+        shares.append((network.unlike(X[500:]) > 1).mean())
+    # Of each draw, 0.1 % or a little more; 1 % with distances to the own centre of a row.
+    assert np.mean(shares) < 0.004
+
+
 def test_unlike__a_class_that_was_left_out_is_far():
     datasets = pytest.importorskip("sklearn.datasets")
     X, y = datasets.load_digits(return_X_y=True)
@@ -319,8 +332,18 @@ def test_cells__constant_ones_are_neither_unlike_nor_wide(unit):
     assert np.median(upper - lower) < 0.7 * unit
 
 
-def test_cells__small_ones_cover_new_rows_as_often_as_asked():
-    X, T = uneven(5000, seed=8)
-    params = replace(NUMBERS, cells=40, basis_size=8)
-    run = fit_dataset(write(X[:700], T[:700]), MemoryStore(), params, ENGINE)
-    assert covered_shares(Model.load(run.location), X[700:], T[700:])[0] > 0.885
+def test_cells__a_residual_is_over_the_mean_of_the_others_so_that_small_cells_cover_new_rows():
+    residuals = np.abs(np.random.default_rng(0).normal(size=(4000, 7)))
+    judged = np.vstack([_over_means(own[:6, None], np.ones(6)) for own in residuals])
+    new = residuals[:, 6] / residuals[:, :6].mean(axis=1)
+    # Over a mean with the row itself, 0.86.
+    assert (new <= np.quantile(judged, 0.9)).mean() > 0.9
+
+
+def test_evaluate__has_no_coverage_that_predict_refuses():
+    X, T = uneven(12, seed=9)
+    run = fit_dataset(write(X, T), MemoryStore(), replace(NUMBERS, basis_size=4), ENGINE)
+    found = evaluate_dataset(run.location, write(*uneven(50)), ENGINE)
+    assert [each["coverage"] for each in found.intervals] == [0.5, 0.8, 0.9]
+    with pytest.raises(ParameterError, match=r"the coverage 0\.95 is not between 0 and 0\.9231"):
+        Model.load(run.location).check_intervals([0.95])

@@ -63,6 +63,13 @@ def test_intervals__refuse_a_coverage_that_few_rows_cannot_show():
             few.check(coverage)
 
 
+def test_clip__leaves_the_ends_where_few_rows_know_the_range():
+    # A new number is outside the range of n others with the probability 2 / (n + 1).
+    few, many = (Intervals(np.ones((n, 1)), far=1.0) for n in (100, 1000))
+    assert (few.may_clip(0.5), few.may_clip(0.9)) == (True, False)
+    assert (many.may_clip(0.9), many.may_clip(0.99)) == (True, False)
+
+
 def test_masses__are_those_of_more_probable_classes():
     probabilities = np.random.default_rng(4).dirichlet(np.ones(5), 200)
     expected = [[row[row > own].sum() for own in row] for row in probabilities]

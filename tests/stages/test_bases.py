@@ -9,9 +9,10 @@ import pytest
 import dask_nrbfn.fit
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import N_DRAWN, FitParams, TuneParams
 from dask_nrbfn.stages import bases, units
-from dask_nrbfn.stages.basis import BASIS, given_basis
+from dask_nrbfn.stages.basis import BASIS, _centres, given_basis
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import assert_refused, fit_table, overlapping
 from tests.tables import spirals
@@ -151,6 +152,16 @@ def test_kmeans__order_of_rows_is_free():
         for rows in (range(300), order)
     )
     np.testing.assert_allclose(sorted_rows(first), sorted_rows(second), rtol=1e-6)
+
+
+def test_kmeans__many_centres_begin_at_distinct_rows():
+    distinct = np.random.default_rng(0).normal(size=(300, 3))
+    rows = np.repeat(distinct, 5, axis=0)
+    hashes = hash_rows(rows, seed=0)
+    order, scaling = np.argsort(hashes), Scaling("none", np.zeros(3), np.ones(3))
+    for size, expected in ((280, 280), (400, 300)):
+        found = _centres(rows[order], hashes[order], scaling, size, 0)
+        assert len(found.rows) == expected
 
 
 @pytest.mark.parametrize("scale", ["standard", "unit"])

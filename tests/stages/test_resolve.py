@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.params import MOST_COLUMNS, FitParams, TuneParams
+from dask_nrbfn.params import MOST_FEATURES, FitParams, TuneParams
 from dask_nrbfn.stages.resolve import resolve
 from dask_nrbfn.storage.model import Model
 from tests.stages.fits import fit_table
@@ -29,7 +29,7 @@ def chosen_for(X, targets=None, params=None, tuning=None, **options):
 
 @pytest.mark.parametrize(
     ("n_features", "expected"),
-    [(1, OF_TABLES), (MOST_COLUMNS, OF_TABLES), (MOST_COLUMNS + 1, OF_THE_PAPER)],
+    [(1, OF_TABLES), (MOST_FEATURES, OF_TABLES), (MOST_FEATURES + 1, OF_THE_PAPER)],
 )
 def test_auto__depends_on_the_number_of_features(n_features, expected):
     X = np.random.default_rng(0).normal(size=(12, n_features))
@@ -57,7 +57,7 @@ def test_auto__does_not_replace_what_is_given(given):
 
 
 @pytest.mark.parametrize(
-    ("n_numbers", "expected"), [(2, OF_TABLES), (MOST_COLUMNS, ("gaussian", "standard"))]
+    ("n_numbers", "expected"), [(2, OF_TABLES), (MOST_FEATURES, ("gaussian", "standard"))]
 )
 def test_auto__counts_the_columns_of_categories(n_numbers, expected):
     X = np.random.default_rng(0).normal(size=(20, n_numbers))

@@ -138,6 +138,26 @@ def test_factors__lie_between_those_that_were_tried_and_beyond_the_ends():
     assert search._factors_next_to(3.0, [3.0]) == [3.0, 3.0]
 
 
+def test_folds__a_quick_tuning_holds_out_one_part_and_others_several_fifths():
+    spec = resolve_tuning(SIZED.resolve_auto(numbers=False), QUICK, targets="classes")
+    other = replace(spec, effort="normal")
+    sizes = (1000, 1500, 4000, 6000, 50_000)
+    assert [Folds.of(n, spec) for n in sizes] == [
+        (5, 200),
+        (1, 500),
+        (1, 1000),
+        (1, 1200),
+        (1, 3000),
+    ]
+    assert [Folds.of(n, other) for n in sizes] == [
+        (5, 200),
+        (2, 300),
+        (2, 800),
+        (1, 1200),
+        (1, 3000),
+    ]
+
+
 def test_search__the_best_widths_of_each_kind_go_on(small_rounds):
     X, y = spirals(400)
     run = tune(X, y, replace(SIZED, basis="random"), MANY)
