@@ -5,7 +5,7 @@ import platform
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
 from dask_nrbfn.stages.neighbors import NEIGHBORS, RECALL, check_recall, plan_search
 from dask_nrbfn.stages.refine import REFINE
-from dask_nrbfn.stages.search import SEARCH, usual_size
+from dask_nrbfn.stages.search import SEARCH, cheap_size, usual_size
 from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
@@ -244,18 +244,36 @@ def run_stage(
     run.record(stages={**run.stages, stage.name: record.to_dict() | taken})
     logger.info("%s: %d rows in %.1f s", stage.name, own_run.n_rows, seconds)
     if stage is SEARCH and context.clock.rates:
-        costs = stage_costs(planned(context.in_run(run))).items()
-        left = [cost for name, cost in costs if name not in run.stages]
-        logger.info("tune: about %.0f s more expected", context.clock.needed_s(left))
+        _log_what_is_left(run, planned(context.in_run(run)))
 
 
-def _left_s(run: Run, context: FitContext, n_basis: int | None = None) -> float:
-    """Return the seconds that are left to try, if the network then has so many basis rows."""
+def _log_what_is_left(run: Run, context: FitContext) -> None:
+    """Log the expected seconds of the stages after a search; cells are tried if there is time."""
+    costs, clock = stage_costs(context), context.clock
+    left = {name: cost for name, cost in costs.items() if name not in run.stages}
+    cells = [left.pop(CELLS.name)] if CELLS.name in left else []
+    if clock.needed_s(cells) > clock.left_s(left.values()):
+        cells = []
+    seconds = clock.needed_s([*left.values(), *cells])
+    logger.info("tune: about %.0f s more expected", seconds)
+
+
+def _left_s(
+    run: Run, context: FitContext, n_basis: int | None = None, steps: Sequence[StageCost] = ()
+) -> float:
+    """Return the seconds that are left after steps, if the network then has so many basis rows.
+
+    Without a number it has as many as are tried whatever the time.
+    """
+    spec, dataset = context.spec, context.dataset
+    if n_basis is None and spec.chooses_size:
+        usual = usual_size(spec, dataset.of_labelled().n_rows)
+        n_basis = min(cheap_size(dataset.n_classes), usual)
     if n_basis is not None:
         context = replace(context, found_basis=n_basis)
     done = {METRIC.name, SEARCH.name, CELLS.name, *run.stages}
-    after = [stage for stage in stages_of(context.spec) if stage.name not in done]
-    return context.clock.left_s(stage.cost_in(context) for stage in after)
+    after = [stage for stage in stages_of(spec) if stage.name not in done]
+    return context.clock.left_s([*steps, *(stage.cost_in(context) for stage in after)])
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

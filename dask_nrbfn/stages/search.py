@@ -104,6 +104,11 @@ _MOST_LINEAR = 1000
 _MOVES = 12
 
 
+def cheap_size(n_classes: int) -> int:
+    """Return the size of a basis that is tried whatever the time that is left."""
+    return max(_CHEAP, 2 * n_classes)
+
+
 def n_refinements(spec: Spec) -> int:
     """Return the number of times that the search refines widths; 0 if widths are given."""
     return 0 if spec.width_factors else _REFINEMENTS[spec.effort]
@@ -272,6 +277,12 @@ class _Search:
         """Return the penalty of an entry and the alphas next to its alpha."""
         return left_next_to(self.spec.alphas, entry, n_next, n_next)
 
+    def has_time(self, n_basis: int) -> bool:
+        """Return whether a trial with so many basis rows and the fit end within the limit."""
+        products = SINGLE * self.folds.n_folds * self.most_rows * float(n_basis) ** 2
+        trial = StageCost(products=products, held_bytes=0)
+        return bool(self.job.left_s(n_basis, [trial]) > 0)
+
     @property
     def most_rows(self) -> int:
         """The number of rows outside a fold that are used."""
@@ -437,11 +448,10 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
     All sizes have the same rows. Sizes end after a doubling that gains no standard error, and of a
     quick tuning two standard errors.
     """
-    job, most, n_classes = search.job, search.largest, search.job.dataset.n_classes
+    most, n_classes = search.largest, search.job.dataset.n_classes
     sizes = [size for size in _FIRST_SIZES if n_classes <= size < most]
-    cheap = max(_CHEAP, 2 * n_classes)
-    sizes = [size for size in sizes if size <= cheap or job.left_s(size) > 0]
-    if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > 0):
+    sizes = [size for size in sizes if size <= cheap_size(n_classes) or search.has_time(size)]
+    if not sizes or (most <= _FIRST_SIZES[-1] and search.has_time(most)):
         sizes.append(min(most, max(_FIRST_SIZES[-1], n_classes)))
 
     def judge(name: str, sizes: list[int], entry: Entry) -> list[Final]:
@@ -451,7 +461,7 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
 
     curve = judge("sizes", sizes, winner.entry)
     size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.is_quick else 1.0
-    while gains_by_doubling(curve, n_errors) and size <= most and job.left_s(size) > 0:
+    while gains_by_doubling(curve, n_errors) and size <= most and search.has_time(size):
         latest = judge(f"size-{size}", [size], curve[-1].entry)
         curve += latest
         size = 2 * size if latest else most + 1
@@ -475,7 +485,7 @@ def _compare_wider(
     """
     if not n_refinements(search.spec) or search.most_rows < _MANY:
         return winner, []
-    if not curve or search.job.left_s(winner.n_basis) < 0:
+    if not curve or not search.has_time(winner.n_basis):
         return winner, []
     drawn, own = _of_most(search, winner, curve), winner.combination
     requests = [
@@ -525,7 +535,7 @@ def _compare_sources(
             left = search.left({**drawn.entry, "penalty": penalty}, _NEAR)
             own_size = search.most_rows, drawn.n_basis
             requests.append(Request(named, left, *own_size, by_source=not is_drawn))
-    has_time = not firsts or search.job.left_s(winner.n_basis) > 0
+    has_time = not firsts or search.has_time(winner.n_basis)
     tried = search.judge("sources", requests) if requests and has_time else []
     if not (firsts or tried):
         return winner, []

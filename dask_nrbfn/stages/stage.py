@@ -24,10 +24,10 @@ class StageJob:
     validation: Dataset | None = None
     # Returns the maximum number of basis rows that the workers' memory allows in every stage.
     largest_basis: Callable[[], int] = lambda: 0
-    # Expected seconds of the stage; seconds that are left to try, if the fit then goes on with so
-    # many basis rows.
+    # Expected seconds of the stage; seconds that are left to try after steps with some costs, if
+    # the fit then goes on with so many basis rows, by default the least.
     needed_s: float = 0.0
-    left_s: Callable[..., float] = lambda n_basis=None: math.inf
+    left_s: Callable[..., float] = lambda n_basis=None, steps=(): math.inf
 
 
 # Why a tuning tries nothing more.

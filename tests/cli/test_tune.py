@@ -1,5 +1,7 @@
 """Tuning and its options on the command line."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -95,3 +97,20 @@ def test_cli_tune__text_that_is_no_number_is_named(tmp_path, dataset):
     problem, _ = refuse("tune", dataset, tmp_path / "run", "--alphas", "0.1,a")
     assert problem == "--alphas is 'a'."
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_time_limit__of_20_s_ends_within_30_though_a_tuning_needs_minutes(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100_000, 20))
+    score = X[:, 0] * X[:, 1] + np.sin(2 * X[:, 2]) + np.abs(X[:, 3]) - 0.8
+    y = score + 0.4 * rng.standard_normal(len(X)) > 0
+    write_table(tmp_path / "data", X, y.astype(np.int64), chunk_rows=20_000)
+    starts = time.monotonic(), time.process_time()
+    succeed("tune", tmp_path / "data", tmp_path / "run", "--time-limit", 20)
+    wall, processor = time.monotonic() - starts[0], time.process_time() - starts[1]
+    # On a busy machine this process waits, which no expected time includes.
+    assert min(wall, processor) < 30
+    stages = Run.open(tmp_path / "run").stages
+    assert stages["search"]["stopped"] == "the time limit"
+    assert stages["model"]

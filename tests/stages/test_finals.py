@@ -14,6 +14,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import Combination, Spec
 from dask_nrbfn.stages import cost, search
+from dask_nrbfn.stages.cost import Rates
 from dask_nrbfn.stages.resolve import resolve_tuning
 from dask_nrbfn.stages.search import (
     SEARCH,
@@ -252,3 +253,21 @@ def test_time_limit__a_search_that_is_stopped_goes_on_with_another_limit():
     assert [each["n_basis"] for each in SEARCH.recorded(found).curve] == [4]
     with pytest.raises(ParameterError, match="time_limit limits a tuning"):
         fit_dataset(dataset, MemoryStore(), PARAMS, CountingEngine(0), time_limit=1.0)
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(60, 256), (240, 256), (400, 512)])
+def test_time_limit__keeps_free_the_least_fit_and_each_trial_not_the_usual_fit(
+    monkeypatch, limit, largest
+):
+    monkeypatch.setattr(search, "_CHEAP", CHEAP)
+    monkeypatch.setattr(search, "_FIRST_SIZES", (128, 256))
+    # No work takes time, but products are expected to.
+    monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    slow = Rates(products=1e7, exponentials=1e12, pairs=1e12, bytes=1e12)
+    monkeypatch.setattr(plan, "measure_rates", lambda *_, **__: slow)
+    X, y = spirals(4100)
+    run = fit_table(X, y, PARAMS, tuning=QUICK, of_fit={"time_limit": limit})
+    found = SEARCH.recorded(run)
+    assert found.stopped != "the time limit"
+    assert max(each["n_basis"] for each in found.curve) == largest
