@@ -1,5 +1,6 @@
 """Commands that train and show what was learnt: fit, tune, embed, plan, report."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 if TYPE_CHECKING:
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
 
 # Parameters about targets, those that an embedding lacks, and those with another help text.
 _NOT_OF_EMBEDDINGS = {
@@ -98,6 +101,12 @@ def _fit(job: Job, dataset: str, run: str, options: dict[str, Any], **tuning: An
     with job.engine() as engine:
         finished = fit_dataset(opened, run, params, engine, **tuning, **options)
     _show(job, finished)
+    if not tuning and params == FitParams():
+        logger.info(
+            "fit: with default options, only alpha is chosen. In the time of a few fits, tune also "
+            "chooses kernel, scale, width and size of the basis: dask-nrbfn tune %s NEW_RUN",
+            dataset,
+        )
 
 
 def _show(job: Job, finished: "Run") -> None:

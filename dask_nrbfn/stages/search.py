@@ -35,7 +35,10 @@ from dask_nrbfn.stages.units import (
     SCRATCH,
     Left,
     Request,
+    advise_linear,
     figures,
+    has_linear_model,
+    linear_flops,
     search_rows,
     try_linear,
     try_units,
@@ -96,9 +99,6 @@ _NEAR, _NEXT = 1, 2
 # Alphas on either side of the best that are tried with all rows; more if the best is the least that
 # float32 allows.
 ALPHAS_LARGER, ALPHAS_SMALLER, ALPHAS_BEYOND = 1, 2, 4
-
-# Most columns of a linear model, whose time grows with their square.
-_MOST_LINEAR = 1000
 
 # Assignments of rows to centres, each as long as an exponential for every row and centre.
 _MOVES = 12
@@ -559,20 +559,15 @@ def _sources(spec: Spec, combination: Combination) -> list[tuple[str, str]]:
 def _compare_linear(job: StageJob, winner: Final) -> float | None:
     """Return the figure of linear functions of the columns; warn if their loss is clearly less."""
     run, dataset, stage = job.run, job.dataset, f"{_TRIALS}linear-model"
-    if dataset.is_sparse or dataset.n_features > _MOST_LINEAR:
+    if not has_linear_model(dataset):
         return None
     units = [(len(winner.losses),)]
     (record,) = map_parts(run, dataset, job.engine, stage=stage, task=try_linear, units=units)
     linear = JudgedRows(run.read_part(stage, 0, "losses"), run.read_part(stage, 0, "shares"))
     gain, error = linear.gain_over(winner)
     if gain > _CLEARLY * error:
-        logger.warning(
-            "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
-            "network is %.4g. Use the linear model, or tune with a greater effort if there is one.",
-            figures(dataset)[0].replace("_", " "),
-            linear.loss,
-            winner.loss,
-        )
+        remedy = "tune with a greater effort if there is one"
+        advise_linear(figures(dataset)[0], linear.loss, winner.loss, remedy)
     figure: float = record["figure"]
     return figure
 
@@ -662,7 +657,7 @@ def _search_cost(s: FitSizes) -> StageCost:
         spanning = sum(each.n_tried * eigenfunctions_flops(each.n_basis) for each in rounds)
     # Sources by confidence compare all pairs of rows.
     confidences = min(n_rows, MOST_SCORED) ** 2 * s.pair_flops if spec.by_confidence else 0
-    linear = n_rows * s.p**2 if s.p <= _MOST_LINEAR else 0
+    linear = linear_flops(s.dataset, n_rows)
     # Centres move until few rows change their cluster.
     clustering = _MOVES * n_rows * rounds[-1].n_basis if "kmeans" in spec.bases else 0
     # One sample of the labelled rows, and if other rows have no label, one of all rows.

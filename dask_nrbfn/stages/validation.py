@@ -67,6 +67,7 @@ from dask_nrbfn.stages.moments import (
     rows_of_block,
 )
 from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, StageRecord, in_words
+from dask_nrbfn.stages.units import advise_linear, has_linear_model, judge_linear, linear_flops
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run, RunArray
@@ -261,6 +262,9 @@ def scale_in(group: str) -> tuple[RunArray, ...]:
     """Return the arrays of a `RowScale` in a group of a run, in the order of the fields."""
     return tuple(RunArray(f"{group}/scale_{name}", *each) for name, each in _SCALE.items())
 
+
+# Drawn rows, and values of their columns, of linear functions to compare with a fit.
+_LINEAR_ROWS, _LINEAR_VALUES = 20_000, 2**22
 
 # The ends of the names of the passes that fit the calibration, and the scale of residuals.
 _CALIBRATION, _RESIDUALS = "-calibration", "-residuals"
@@ -559,10 +563,14 @@ def calibration_figures(draw: ScoreDraw, loss: str, *, temperature: float) -> di
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationRecord(HeldOutRecord):
-    """The figures of every tried ridge on held-out rows, and those of the best one."""
+    """The figures of every tried ridge on held-out rows, and those of the best one.
+
+    linear: the figure of linear functions of the columns, of a fit that only chooses alpha.
+    """
 
     path: list[dict[str, Any]]
     n_rows: int
+    linear: float | None = None
     fold_deviation: float | list[float] | None = None
 
 
@@ -596,7 +604,26 @@ def _validate(job: StageJob) -> ValidationRecord:
         weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
+    if run.spec.chooses_alpha and has_linear_model(job.dataset):
+        figures["linear"] = _compare_linear(job, criterion, figures[criterion])
     return ValidationRecord(path=path, chosen=chosen, n_rows=folds.n_rows, **figures)
+
+
+def _rows_of_linear(dataset: Dataset) -> int:
+    """Return the number of drawn rows of linear functions."""
+    return min(dataset.n_rows, _LINEAR_ROWS, _LINEAR_VALUES // dataset.n_features)
+
+
+def _compare_linear(job: StageJob, criterion: str, network: float) -> float:
+    """Return the figure of linear functions of the columns; warn if it is clearly less."""
+    dataset, engine = job.dataset, job.engine
+    n_rows = _rows_of_linear(dataset)
+    linear, n_judged = run_task(engine, judge_linear, job.run, dataset, n_rows, label="validation")
+    # The variances of a share of rows, and of the mean of squared normal residuals.
+    variance = 2.0 * network**2 if job.run.of_numbers else network * (1.0 - network)
+    if linear < network - 2.0 * np.sqrt(variance / n_judged):
+        advise_linear(criterion, linear, network, "tune")
+    return float(linear)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -641,16 +668,19 @@ def _validation_cost(s: FitSizes) -> StageCost:
     block_bytes = 8 * (rows * s.r + 5 * rows * (s.width + n_scores))
     weights_bytes = 2 * 8 * s.spec.n_sums * n_scores * s.r
     parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
+    linear, linear_bytes = 0.0, 0
+    if s.spec.chooses_alpha and has_linear_model(s.dataset):
+        n_drawn = _rows_of_linear(s.dataset)
+        linear, linear_bytes = linear_flops(s.dataset, n_drawn), 4 * 8 * n_drawn * s.p
     return StageCost(
-        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores,
+        products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores + linear,
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * n_scores,
         read_bytes=round(n_read * s.dataset.row_bytes),
         held_bytes=s.held(
             s.basis_bytes(s.r, copies=4)
             + block_bytes
             + weights_bytes
-            + drawn_bytes
-            + calibration_bytes(s)
+            + max(drawn_bytes + calibration_bytes(s), linear_bytes)
         ),
         n_tasks=n_passes * parts.n_parts,
     )

@@ -3,11 +3,14 @@
 No command gets an option other than the label, unless its one error message says what to add.
 """
 
+import subprocess
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.cli.program import refuse, succeed
+from tests.cli.program import PROGRAM, refuse, succeed
+from tests.tables import spirals, write_table
 
 N_ROWS = 150
 
@@ -49,3 +52,13 @@ def test_commands__three_from_a_table_to_joined_predictions(tmp_path, table, nee
     found = pd.read_csv(out, dtype=str, keep_default_na=False)
     assert len(found) == N_ROWS
     assert (found["sold"] == found["prediction"]).mean() > 0.8
+
+
+def test_fit__ends_with_the_tune_that_may_do_better_if_all_options_are_defaults(tmp_path):
+    write_table(tmp_path / "data", *spirals(60))
+    shown = {}
+    for name, options in {"usual": (), "wide": ("--width-factor", "2")}.items():
+        command = [*PROGRAM, "fit", str(tmp_path / "data"), str(tmp_path / name), *options]
+        shown[name] = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert f"dask-nrbfn tune {tmp_path / 'data'} NEW_RUN" in shown["usual"]
+    assert "NEW_RUN" not in shown["wide"]

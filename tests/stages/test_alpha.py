@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_wine
 
 from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
@@ -69,3 +70,23 @@ def test_auto__is_the_alpha_of_the_paper_where_none_is_chosen(options):
 def test_singular__a_larger_alpha_is_taken():
     alpha, _ = _solve_first(system_of(np.ones((2, 2)), np.ones((1, 2))), [0.0, 1e-17, 0.1])
     assert alpha == 0.1
+
+
+def test_linear_model__a_fit_says_when_one_is_better(caplog):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((600, 40))
+    y = (X @ rng.standard_normal(40) > 0).astype(np.int64)
+    found = fit_table(X, y, FitParams()).stages["validation"]
+    assert "A linear model of the same columns does better" in caplog.text
+    assert found["linear"] < found["error_rate"] - 0.03
+    caplog.clear()
+    found = fit_table(X, X @ rng.standard_normal((40, 2)), FitParams()).stages["validation"]
+    assert "A linear model of the same columns does better" in caplog.text
+    assert found["linear"] < 1e-10 < found["relative_error"]
+
+
+def test_linear_model__a_fit_is_silent_about_one_that_is_better_by_chance(caplog):
+    X, y = load_wine(return_X_y=True)
+    found = fit_table(X, y, FitParams(scale="standard")).stages["validation"]
+    assert found["linear"] < found["error_rate"]
+    assert "linear" not in caplog.text
