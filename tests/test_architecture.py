@@ -51,7 +51,7 @@ BUDGETS = {
     "engine": (940, 9),
     "sources": (3670, 18),
     "stages": (7060, 19),
-    "commands": (4270, 13),
+    "commands": (4440, 14),
     "estimators": (1920, 9),
     "report": (1120, 8),
     "cli": (1160, 10),

@@ -51,6 +51,9 @@ _OPTIONS: dict[str, str] = {
     "out FILE": "Where to write the page.  [default: RUN.html]",
     "dtype float64|float32": "Type of the inputs, the computation and the outputs of the "
     "file.  [default: float64]",
+    "inputs columns|features": "Inputs of the file: the columns of the table, or X, the matrix of "
+    "the features that are made of the columns.  [default: columns, or X if all features are "
+    "columns]",
     "evaluate ROWS": "Evaluate the model on these rows: a dataset, or a file like the training "
     "file.",
     # Updates.

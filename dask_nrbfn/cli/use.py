@@ -211,12 +211,14 @@ def evaluate(
         click.echo(f"\n{tables}")
 
 
-@command(["run", "path"], given("dtype", "overwrite"))
+@command(["run", "path"], given("dtype", "inputs", "overwrite"))
 def export(job: Job, run: str, path: str, **options: Any) -> None:
     """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
 
-    The input of the file is X, the features in the order in which the metadata name them. The
-    outputs are label, scores and probabilities, or the values of a regression, or coordinates.
+    The inputs of the file are the columns of the table, by name: numbers, booleans as 0 or 1, texts
+    of categories, and dates as days since 1970. If all features are columns, the input is X, the
+    features in the order in which the metadata name them. The outputs are label, scores and
+    probabilities, or the values of a regression, or coordinates.
     """
     from dask_nrbfn.commands.onnx_model import export_onnx
 

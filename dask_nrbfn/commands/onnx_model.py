@@ -1,22 +1,16 @@
-"""Models as ONNX files, which run without this package.
+"""Models as ONNX files, which run without this package."""
 
-A graph of ONNX operators is made by computing with its tensors as with the arrays of numpy.
-"""
-
-import json
 import logging
 import os
-from collections.abc import Callable
-from functools import partialmethod
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.utils import format_bytes
-from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import ArrayLike, DTypeLike
 
 from dask_nrbfn.commands.describe import describe_model
+from dask_nrbfn.commands.onnx_columns import ColumnInputs
+from dask_nrbfn.commands.onnx_graph import Graph
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
@@ -24,9 +18,9 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.ranks import RankLines
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import CENTRED
+from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
-from dask_nrbfn.sources.files import optional_package
 from dask_nrbfn.storage.dataset import check_apart
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
@@ -37,9 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")
-
-# Versions of 2020: not every runtime supports later ones, which are not needed.
-_OPSET, _IR_VERSION = 13, 7
+INPUTS = ("columns", "features")
 
 # The limit of protocol buffers.
 _LARGEST_BYTES = 2**31 - 2**20
@@ -47,137 +39,13 @@ _LARGEST_BYTES = 2**31 - 2**20
 # Differences between a row and basis rows that a runtime holds at once, for l1 distances.
 _DIFFERENCES = 2**16
 
-# The prefix of tensors that are neither inputs nor outputs.
-_OWN = "nrbfn/"
-
-
-class Graph:
-    """A graph that operators are added to; its numbers are float64 or float32.
-
-    dtype, outer: of constants, which `widen` changes, and of inputs and outputs.
-    """
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self.dtype, self.outer = dtype, dtype
-        self._onnx = optional_package("onnx", "onnx")
-        self.proto = self._onnx.GraphProto(name="dask_nrbfn")
-
-    def _described(self, name: str, dtype: DTypeLike, *width: int) -> Any:
-        """Return the type of an input or output; the number of rows may be any number."""
-        kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-        return self._onnx.helper.make_tensor_value_info(name, kind, ("rows", *width))
-
-    def input(self, name: str, width: int) -> Any:
-        """Return an input (rows, width)."""
-        self.proto.input.append(self._described(name, self.outer, width))
-        return Tensor(self, name)
-
-    def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
-        """Add an output (rows,) or (rows, width), by default of the type of the input."""
-        self.node("Identity", of if dtype else self.cast(of, self.outer), output=name)
-        self.proto.output.append(self._described(name, dtype or self.outer, *width))
-
-    def cast(self, of: "Tensor", dtype: DTypeLike) -> Any:
-        """Return a tensor as another type."""
-        return self.node("Cast", of, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
-
-    def widen(self, of: "Tensor") -> Any:
-        """Return a tensor as float64, in which the rest of the graph computes."""
-        self.dtype = np.dtype(np.float64)
-        return self.cast(of, self.dtype)
-
-    def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> Any:
-        """Return a constant; values beyond the range of its type become infinite."""
-        name = f"{_OWN}constant_{len(self.proto.initializer)}"
-        with np.errstate(over="ignore"):
-            array = np.asarray(values).astype(dtype or self.dtype)
-        self.proto.initializer.append(self._onnx.numpy_helper.from_array(array, name))
-        return Tensor(self, name)
-
-    def node(self, operator: str, *operands: Any, output: str = "", **attributes: Any) -> Any:
-        """Return the result of an ONNX operator; operands that are no tensors become constants."""
-        tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name = output or f"{_OWN}{operator}_{len(self.proto.node)}"
-        names = [tensor.name for tensor in tensors]
-        node = self._onnx.helper.make_node(operator, names, [name], name, **attributes)
-        self.proto.node.append(node)
-        return Tensor(self, name)
-
-    def model(self, card: dict[str, Any]) -> "onnx.ModelProto":
-        """Return the checked model of the graph; its card has a JSON text for each entry."""
-        helper = self._onnx.helper
-        model = helper.make_model(
-            self.proto,
-            opset_imports=[helper.make_opsetid("", _OPSET)],
-            ir_version=_IR_VERSION,
-            producer_name="dask_nrbfn",
-            producer_version=version("dask-nrbfn"),
-        )
-        helper.set_model_props(model, {name: json.dumps(each) for name, each in card.items()})
-        self._onnx.checker.check_model(model, full_check=True)
-        return model
-
-
-class Tensor(NDArrayOperatorsMixin):
-    """A tensor of a graph; functions of numpy return another tensor for it, and ignore ``out``."""
-
-    def __init__(self, graph: Graph, name: str) -> None:
-        self.graph, self.name = graph, name
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        operator = _OPERATORS[ufunc]
-        if isinstance(operator, str):
-            return self.graph.node(operator, *inputs)
-        return operator(*inputs)
-
-    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        return self.__array_ufunc__(function, "__call__", *inputs)
-
-    def _extreme(self, operator: str, *, axis: int, keepdims: bool) -> Any:
-        return self.graph.node(operator, self, axes=[axis], keepdims=int(keepdims))
-
-    min = partialmethod(_extreme, "ReduceMin")
-    max = partialmethod(_extreme, "ReduceMax")
-
-    def sum(self, *, axis: int, keepdims: bool) -> Any:
-        """Return the sum along an axis."""
-        axes = self.graph.constant([axis], np.int64)
-        return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
-
-    def argmax(self, *, axis: int, keepdims: bool) -> Any:
-        """Return the index of the first largest number along an axis, int64."""
-        return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
-
-
-_OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
-    np.add: "Add",
-    np.subtract: "Sub",
-    np.multiply: "Mul",
-    np.divide: "Div",
-    np.negative: "Neg",
-    np.absolute: "Abs",
-    np.matmul: "MatMul",
-    np.maximum: "Max",
-    np.minimum: "Min",
-    # Clip of ONNX has one limit for all columns.
-    np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
-    np.sqrt: "Sqrt",
-    np.square: lambda x: x * x,
-    np.exp: "Exp",
-    np.log: "Log",
-    np.log1p: lambda x: np.log(1.0 + x),
-    np.less: "Less",
-    np.greater: "Greater",
-    np.equal: "Equal",
-    np.where: "Where",
-}
-
 
 def export_onnx(
     model: Location | Model,
     path: str | os.PathLike[str],
     *,
     dtype: str = "float64",
+    inputs: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write a model as an ONNX file; return its inputs, outputs, dtype, versions and size.
@@ -190,24 +58,37 @@ def export_onnx(
     dtype : {"float64", "float32"}
         Dtype of the inputs, the computation and the outputs. Plain activations and their weighted
         sums are float64 in both, so that they become 0 as far from the basis as in `Model.scores`.
+    inputs : {"columns", "features"}, optional
+        The inputs of the graph: each column of the table by its name (rows, 1), or one matrix X of
+        features (rows, p). By default columns, if the model makes features of the columns, such as
+        those of categories or filled numbers. See Notes.
     overwrite : bool
         Replace a file at `path` once the new one is complete.
 
     Raises
     ------
     ExistsError, ParameterError, StorageError
-        If the file cannot be written, or `dtype` has another value.
+        If the file cannot be written, `dtype` or `inputs` has another value, or the columns have no
+        names.
     DataError
         If the model has cells, or is too large for the format.
+
+    Notes
+    -----
+    Numbers and booleans (0 or 1) are inputs of `dtype`, with NaN for a missing value. Dates are
+    days since 1970 in UTC, float64, with NaN. Categories are texts as `categories` in the metadata
+    spells them: empty text and the markers of missing values of a text table are missing, other
+    texts are unknown categories. A row with a missing value has the result NaN, unless the model
+    was fitted with `missing` "impute".
     """
     if not isinstance(model, Model):
         check_apart(path, model)
         model = Model.load(model)
     check_output_file(path, overwrite=overwrite)
-    proto = onnx_model(model, dtype=dtype)
+    proto = onnx_model(model, dtype=dtype, inputs=inputs)
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_bytes(proto.SerializeToString())
-    return {
+    record = {
         "inputs": [value.name for value in proto.graph.input],
         "outputs": [value.name for value in proto.graph.output],
         "dtype": dtype,
@@ -215,9 +96,14 @@ def export_onnx(
         "opset": proto.opset_import[0].version,
         "ir_version": proto.ir_version,
     }
+    if model.schema is not None and not model.schema.is_plain:
+        record["schema"] = model.schema.to_dict()
+    return record
 
 
-def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
+def onnx_model(
+    model: Model, *, dtype: str = "float64", inputs: str | None = None
+) -> "onnx.ModelProto":
     """Return what a model computes as a graph of ONNX operators, with a model card.
 
     The numbers are those of `Model.scores` up to `rounding` in the card, see `_rounding`, as long
@@ -231,6 +117,8 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
             "compute all of them for every row.",
             "Export a model of one network, fitted with `cells`=1.",
         )
+    outputs = _output_names(model)
+    columns = _columns(model, inputs, outputs)
     graph, (r, p) = Graph(np.dtype(dtype)), model.basis.shape
     itemsize = graph.dtype.itemsize
     # The weights of plain activations are float64.
@@ -246,7 +134,8 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre = basis.mean(axis=0)
-    rows = _scaled_rows(model, graph.input("X", model.n_features)) - centre
+    X = graph.input("X", p) if columns is None else columns.features(graph)
+    rows = _scaled_rows(model, X) - centre
     centred = (basis - centre) / model.width
     rounding = _rounding(model, centred, centre / model.width, float(np.finfo(dtype).eps))
     activations_of = _l1_activations if model.l1 else _activations
@@ -255,8 +144,7 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         scores = scores + model.intercept
     scores = model.clipped(scores)
     if model.target_names is not None:
-        name = "coordinates" if model.embeds else "values"
-        graph.output(name, scores, model.n_targets)
+        graph.output(outputs[0], scores, model.n_targets)
     else:
         kind = np.dtype(object) if model.classes.dtype.kind in "OU" else model.classes.dtype
         places = scores.argmax(axis=1, keepdims=True)
@@ -265,7 +153,33 @@ def onnx_model(model: Model, *, dtype: str = "float64") -> "onnx.ModelProto":
         graph.output("label", labels, dtype=kind)
         graph.output("scores", _rounded_scores(scores, places, model.n_targets), model.n_targets)
         graph.output("probabilities", _probabilities(model, scores, places), model.n_targets)
-    return graph.model(_card(model, rounding))
+    return graph.model(_card(model, columns, rounding))
+
+
+def _output_names(model: Model) -> tuple[str, ...]:
+    """Return the names of the outputs."""
+    if model.target_names is None:
+        return "label", "scores", "probabilities"
+    return ("coordinates" if model.embeds else "values",)
+
+
+def _columns(model: Model, inputs: str | None, outputs: tuple[str, ...]) -> ColumnInputs | None:
+    """Return the columns that are inputs; None if the features are."""
+    schema, names = model.schema, model.feature_names
+    if inputs is None:
+        inputs = "features" if schema is None or schema.is_plain else "columns"
+    if inputs not in INPUTS:
+        raise ParameterError(f"`inputs` is {inputs!r}.", f"Give one of {', '.join(INPUTS)}.")
+    if inputs == "features":
+        return None
+    if schema is None and names is None:
+        raise ParameterError(
+            "`inputs` is 'columns', but the columns of the training rows had no names.",
+            "Give features, or fit with a frame or a table whose columns have names.",
+        )
+    if schema is None:
+        schema = Schema(tuple(Column(name, "number") for name in names or ()))
+    return ColumnInputs.of(schema, outputs)
 
 
 def _scaled_rows(model: Model, X: Any) -> Any:
@@ -431,12 +345,13 @@ def _rounding(model: Model, basis: Floats, centre: Floats, eps: float) -> float:
     return float(of_weights + eps * largest_intercept)
 
 
-def _card(model: Model, rounding: float) -> dict[str, Any]:
+def _card(model: Model, columns: ColumnInputs | None, rounding: float) -> dict[str, Any]:
     """Return the model card."""
     return {
         **{key: each for key, each in describe_model(model).items() if each is not None},
         "classes": model.classes.tolist(),
         "feature_names": model.feature_names,
+        **({} if columns is None else {"inputs": columns.to_dict()}),
         "schema": None if model.schema is None else model.schema.to_dict(),
         "digest": model.digest(),
         "versions": {name: version(name) for name in ("dask-nrbfn", "numpy", "onnx")},

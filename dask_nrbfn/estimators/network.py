@@ -253,17 +253,22 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._model.save(location, overwrite=overwrite)
 
     def to_onnx(
-        self, path: str | os.PathLike[str], *, dtype: str = "float64", overwrite: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dtype: str = "float64",
+        inputs: str | None = None,
+        overwrite: bool = False,
     ) -> None:
         """Write the model as an ONNX file.
 
         Parameters
         ----------
-        path, dtype, overwrite : as in export_onnx
+        path, dtype, inputs, overwrite : as in export_onnx
             See `export_onnx`.
         """
         check_is_fitted(self)
-        export_onnx(self._model, path, dtype=dtype, overwrite=overwrite)
+        export_onnx(self._model, path, dtype=dtype, inputs=inputs, overwrite=overwrite)
 
     @classmethod
     def _of_model(cls, model: Model) -> Self:

@@ -93,18 +93,24 @@ class Column:
             out[shown, codes[shown].astype(np.intp)] = 1.0
         else:
             filled = np.where(gaps, self.fill, values)
-            out[:, 0] = filled
-            if self.kind == "date":
-                of_year = filled * (2 * np.pi / _YEAR_DAYS)
-                out[:, 1], out[:, 2] = np.cos(of_year), np.sin(of_year)
-            if self.times:
-                # The cosine of a large angle loses digits: whole days are subtracted first.
-                of_day = (filled - np.floor(filled)) * (2 * np.pi)
-                out[:, 3], out[:, 4] = np.cos(of_day), np.sin(of_day)
+            for place, feature in enumerate(self.features_of(filled)):
+                out[:, place] = feature
             if self.marks_missing:
                 out[:, -1] = gaps
         if not fills:
             out[gaps] = np.nan
+
+    def features_of(self, filled: Any) -> list[Any]:
+        """Return the features of numbers, booleans or dates without gaps: arrays or tensors."""
+        features = [filled]
+        if self.kind == "date":
+            of_year = filled * (2 * np.pi / _YEAR_DAYS)
+            features += [np.cos(of_year), np.sin(of_year)]
+        if self.times:
+            # The cosine of a large angle loses digits: whole days are subtracted first.
+            of_day = (filled - np.floor(filled)) * (2 * np.pi)
+            features += [np.cos(of_day), np.sin(of_day)]
+        return features
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults as JSON values, without the name."""
