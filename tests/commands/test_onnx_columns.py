@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pandas as pd
 import pytest
@@ -153,6 +154,13 @@ def test_columns__float32_keeps_the_time_of_day(filled, place, tmp_path):
     given = results_of(path, place / "new.csv")
     assert given["scores"].dtype == np.float32
     assert 0.0 < np.abs(given["scores"] - scores).max() < min(1e-4, card_of(path)["rounding"])
+
+
+def test_columns__no_cosine_which_onnxruntime_1_20_lacks_in_float64(filled, tmp_path):
+    json_of("export", filled, tmp_path / "model.onnx")
+    operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+    assert operators.count("Sin") == 6
+    assert "Cos" not in operators
 
 
 @pytest.mark.parametrize("missing", ["error", "drop"])
