@@ -44,13 +44,13 @@ PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.", "s
 # Most lines and files of each room: three per cent and one file more than it has at a release, so
 # that a kernel, a stage or a format fits. A larger capability says what else of its room could go.
 BUDGETS = {
-    "root": (2350, 14),
+    "root": (2360, 14),
     "numeric": (8100, 39),
     "neighbors": (1050, 7),
     "storage": (3390, 10),
     "engine": (940, 9),
     "sources": (3670, 18),
-    "stages": (7060, 19),
+    "stages": (7140, 19),
     "commands": (4440, 14),
     "estimators": (1920, 9),
     "report": (1120, 8),

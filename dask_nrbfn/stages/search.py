@@ -28,6 +28,7 @@ from dask_nrbfn.stages.bases import (
 from dask_nrbfn.stages.columns import METRIC, RANKS
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.linear import compare_with_trial, linear_flops
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.stages.trials import MOST_JUDGED, SINGLE, Folds, JudgedRows
@@ -35,12 +36,8 @@ from dask_nrbfn.stages.units import (
     SCRATCH,
     Left,
     Request,
-    advise_linear,
     figures,
-    has_linear_model,
-    linear_flops,
     search_rows,
-    try_linear,
     try_units,
     write_sample,
 )
@@ -355,7 +352,9 @@ def _run_search(job: StageJob) -> SearchRecord:
         winner, wider = _compare_wider(search, winner, curve)
         compared += wider
         of_width = [each for each in (*curve, *wider) if each.combination == winner.combination]
-    linear = _compare_linear(job, winner) if winner is not None else None
+    linear = (
+        compare_with_trial(job, f"{_TRIALS}linear-model", winner) if winner is not None else None
+    )
     if winner is not None:
         winner, sources = _compare_sources(search, winner, of_width)
         compared += sources
@@ -554,22 +553,6 @@ def _sources(spec: Spec, combination: Combination) -> list[tuple[str, str]]:
     kind = kind_of(combination)
     own = [(each.basis, each.basis_rule) for each in spec.combinations if kind_of(each) == kind]
     return [*dict.fromkeys(own)]
-
-
-def _compare_linear(job: StageJob, winner: Final) -> float | None:
-    """Return the figure of linear functions of the columns; warn if their loss is clearly less."""
-    run, dataset, stage = job.run, job.dataset, f"{_TRIALS}linear-model"
-    if not has_linear_model(dataset):
-        return None
-    units = [(len(winner.losses),)]
-    (record,) = map_parts(run, dataset, job.engine, stage=stage, task=try_linear, units=units)
-    linear = JudgedRows(run.read_part(stage, 0, "losses"), run.read_part(stage, 0, "shares"))
-    gain, error = linear.gain_over(winner)
-    if gain > _CLEARLY * error:
-        remedy = "tune with a greater effort if there is one"
-        advise_linear(figures(dataset)[0], linear.loss, winner.loss, remedy)
-    figure: float = record["figure"]
-    return figure
 
 
 def _different(run: Run) -> list[Combination]:

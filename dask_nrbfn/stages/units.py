@@ -1,16 +1,13 @@
 """Units of work of a search: its sample, and trials of combinations on some of the rows."""
 
-import logging
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.penalties import Ridge
-from dask_nrbfn.numeric.small_fit import losses_of, target_scales
 from dask_nrbfn.numeric.threads import concurrent_map
 from dask_nrbfn.numeric.trials import Entry, figures_of, judged_rows, trial_bytes, try_networks
 from dask_nrbfn.parts import PartResult
@@ -22,8 +19,6 @@ from dask_nrbfn.stages.trials import MOST_JUDGED, TrialRows, network_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-logger = logging.getLogger(__name__)
-
 # Prefix of the groups that are deleted after the search.
 SCRATCH = "search-"
 _SAMPLE = f"{SCRATCH}sample/"
@@ -34,9 +29,6 @@ _ALL = "all_"
 # Elements of the sample if the number of rows is not given, and the limits of that number.
 _SAMPLE_ELEMENTS = 2**25
 _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
-
-# Most columns of a linear model, whose time grows with their square.
-_MOST_LINEAR = 1000
 
 Left = dict[str, Any]
 """The penalties and alphas that are tried with a combination."""
@@ -93,9 +85,14 @@ def write_sample(run: Run, dataset: Dataset) -> int:
     return n_rows
 
 
+def read_sample(run: Run) -> TrialRows:
+    """Return the rows that `write_sample` has stored."""
+    return TrialRows(TableRows.read(run, _SAMPLE), run.spec)
+
+
 def try_units(run: Run, dataset: Dataset, units: list[list[Request]]) -> PartResult:
     """Try units of work side by side; keep the losses of every held-out row."""
-    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec)
+    sample = read_sample(run)
     n_basis = max(unit[0].n_basis for unit in units)
     n_ridges = max(len(each.left["alphas"]) for unit in units for each in unit)
     own = trial_bytes(
@@ -161,54 +158,3 @@ def _basis_by_source(
         rows = rows._replace(numbers=places_among(dataset.labelled_rows(), rows.numbers))
     scaling, size = read_scaling(run, params.scale), request.n_basis
     return basis_of_rows(run, dataset, rows, params, size, scaling=scaling, n_all=n_all)
-
-
-def has_linear_model(dataset: Dataset) -> bool:
-    """Return whether linear functions of the columns are computed in little time."""
-    return not dataset.is_sparse and dataset.n_features <= _MOST_LINEAR
-
-
-def linear_flops(dataset: Dataset, n_rows: int) -> float:
-    """Return the products of linear functions of the columns; 0 if there are none."""
-    return n_rows * float(dataset.n_features) ** 2 if has_linear_model(dataset) else 0.0
-
-
-def try_linear(run: Run, dataset: Dataset, n_judged: int) -> PartResult:
-    """Return the losses of linear functions of the columns on the rows that judge trials."""
-    sample = TrialRows(TableRows.read(run, _SAMPLE), run.spec)
-    figure, losses = _linear(run, dataset, sample, n_judged)
-    shares = sample.shares(n_judged)
-    return PartResult({"figure": figure}, {"losses": losses, "shares": shares})
-
-
-def judge_linear(run: Run, dataset: Dataset, n_rows: int) -> tuple[float, int]:
-    """Return the figure of linear functions of drawn rows, and the number of held-out rows."""
-    sample = TrialRows.drawn(dataset, run.spec, n_rows)
-    figure, losses = _linear(run, dataset, sample, MOST_JUDGED)
-    return figure, len(losses)
-
-
-def _linear(
-    run: Run, dataset: Dataset, sample: TrialRows, n_judged: int
-) -> tuple[float, NDArray[Any]]:
-    """Return the figure and the losses of linear functions of the columns on held-out rows."""
-    n_rows = len(sample.rows.targets)
-    table = sample.table(dataset, sample.basis(1), n_rows, n_judged)
-    n_folds, targets = sample.folds.n_folds, table.targets
-    rows = judged_rows(table, range(n_folds))
-    scores = table.linear_scores(read_scaling(run, "standard"), range(n_folds))
-    found = losses_of(targets, scores[:, None], table.y[rows], target_scales(table, rows))
-    losses, shown = (each[:, 0] for each in found)
-    return float((sample.shares(n_judged) @ shown).mean()), losses
-
-
-def advise_linear(figure: str, linear: float, network: float, remedy: str) -> None:
-    """Warn that linear functions of the columns do better than a network, by a figure."""
-    logger.warning(
-        "A linear model of the same columns does better on held-out rows: %s %.4g, that of the "
-        "network is %.4g. Use the linear model, or %s.",
-        figure.replace("_", " "),
-        linear,
-        network,
-        remedy,
-    )

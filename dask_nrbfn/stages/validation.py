@@ -56,6 +56,7 @@ from dask_nrbfn.stages.basis import BASIS_LABELLED, BASIS_ROWS
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.linear import compare_with_fit, drawn_rows, has_linear_model, linear_flops
 from dask_nrbfn.stages.moments import (
     folded_reading,
     moments_arrays,
@@ -67,7 +68,6 @@ from dask_nrbfn.stages.moments import (
     rows_of_block,
 )
 from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, StageRecord, in_words
-from dask_nrbfn.stages.units import advise_linear, has_linear_model, judge_linear, linear_flops
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run, RunArray
@@ -262,9 +262,6 @@ def scale_in(group: str) -> tuple[RunArray, ...]:
     """Return the arrays of a `RowScale` in a group of a run, in the order of the fields."""
     return tuple(RunArray(f"{group}/scale_{name}", *each) for name, each in _SCALE.items())
 
-
-# Drawn rows, and values of their columns, of linear functions to compare with a fit.
-_LINEAR_ROWS, _LINEAR_VALUES = 20_000, 2**22
 
 # The ends of the names of the passes that fit the calibration, and the scale of residuals.
 _CALIBRATION, _RESIDUALS = "-calibration", "-residuals"
@@ -605,25 +602,8 @@ def _validate(job: StageJob) -> ValidationRecord:
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
     if run.spec.chooses_alpha and has_linear_model(job.dataset):
-        figures["linear"] = _compare_linear(job, criterion, figures[criterion])
+        figures["linear"] = compare_with_fit(job, criterion, figures[criterion])
     return ValidationRecord(path=path, chosen=chosen, n_rows=folds.n_rows, **figures)
-
-
-def _rows_of_linear(dataset: Dataset) -> int:
-    """Return the number of drawn rows of linear functions."""
-    return min(dataset.n_rows, _LINEAR_ROWS, _LINEAR_VALUES // dataset.n_features)
-
-
-def _compare_linear(job: StageJob, criterion: str, network: float) -> float:
-    """Return the figure of linear functions of the columns; warn if it is clearly less."""
-    dataset, engine = job.dataset, job.engine
-    n_rows = _rows_of_linear(dataset)
-    linear, n_judged = run_task(engine, judge_linear, job.run, dataset, n_rows, label="validation")
-    # The variances of a share of rows, and of the mean of squared normal residuals.
-    variance = 2.0 * network**2 if job.run.of_numbers else network * (1.0 - network)
-    if linear < network - 2.0 * np.sqrt(variance / n_judged):
-        advise_linear(criterion, linear, network, "tune")
-    return float(linear)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -670,7 +650,7 @@ def _validation_cost(s: FitSizes) -> StageCost:
     parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
     linear, linear_bytes = 0.0, 0
     if s.spec.chooses_alpha and has_linear_model(s.dataset):
-        n_drawn = _rows_of_linear(s.dataset)
+        n_drawn = drawn_rows(s.dataset)
         linear, linear_bytes = linear_flops(s.dataset, n_drawn), 4 * 8 * n_drawn * s.p
     return StageCost(
         products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores + linear,
