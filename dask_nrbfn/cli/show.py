@@ -6,10 +6,7 @@ from typing import Any
 
 import click
 
-from dask_nrbfn.report.formats import line, schema_table, shown
-
-# Figures of every class, coverage and column, which the commands print as tables with headings.
-_TABLES = ("per_class", "confusion", "reliability", "intervals", "importances")
+from dask_nrbfn.report.formats import TABLED, line, schema_table, shown
 
 # Figures of an update.
 _FIGURES = {
@@ -31,7 +28,7 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
             lines = _LINES[name](value)
         elif isinstance(value, dict):
             lines = (line(key, item) for key, item in value.items())
-        elif value is None or name in _TABLES:
+        elif value is None or name in TABLED:
             continue
         else:
             lines = [line(name, value)]

@@ -1,6 +1,7 @@
 """Descriptions of a dataset, run, model, map or predictions."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from dask_nrbfn.errors import NRBFNError
 from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.spec import Combination
 from dask_nrbfn.stages import cells_record, judged_record
 from dask_nrbfn.storage.chunks import fingerprint, summarize_chunk
 from dask_nrbfn.storage.dataset import Dataset
@@ -20,9 +22,7 @@ from dask_nrbfn.storage.run import Run
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-_CHOSEN = (
-    "scale", "basis", "basis_rule", "features", "kernel", "width_factor", *Ridge._fields, "loss",
-)  # fmt: skip
+_CHOSEN = (*(each.name for each in fields(Combination)), *Ridge._fields, "loss")
 
 # Figures of the training rows.
 _FITTED = (

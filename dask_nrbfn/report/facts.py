@@ -15,14 +15,14 @@ from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import Advice, NRBFNError, plural
 from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.penalties import Ridge
+from dask_nrbfn.numeric.trials import figures_of
 from dask_nrbfn.params import PAPER_ALPHA, FitParams
-from dask_nrbfn.report.finished import FinishedRun, counts_rows
-from dask_nrbfn.report.formats import Concern, Section, Table, schema_table, shown
+from dask_nrbfn.report.finished import HELD_OUT_ROWS, FinishedRun, counts_rows
+from dask_nrbfn.report.formats import TABLED, Concern, Section, Table, schema_table, shown
 from dask_nrbfn.stages.bases import with_neighbors
 from dask_nrbfn.stages.basis import codes_of_places, name_rows
 from dask_nrbfn.stages.cells import ERRORS
 from dask_nrbfn.stages.model import read_model
-from dask_nrbfn.stages.refine import guess_as_good
 from dask_nrbfn.storage.dataset import Dataset
 
 _RESULT = (
@@ -36,8 +36,6 @@ _NETWORK = (
     "n_partitions", "version", "scale", "basis", "features", "kernel", "width_factor", "loss",
     "class_weight", "confidence_threshold", "n_neighbors", "options",
 )  # fmt: skip
-_TABLED = {"classes", "per_class", "confusion", "reliability", "intervals", "target_names"}
-_TABLED |= {"importances"}
 _MEMORY = ("peak_bytes", "predicted_bytes")
 _COST = (*_MEMORY, "n_workers", "threads", "memory_bytes")
 
@@ -89,7 +87,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
     if finished.evaluation is not None:
         evaluated = finished.evaluation.figures()
     order = [*_RESULT, *evaluated]
-    names = sorted(evaluated.keys() - _TABLED, key=order.index)
+    names = sorted(evaluated.keys() - {*TABLED, "classes", "target_names"}, key=order.index)
     evaluated = {name: evaluated[name] for name in names if evaluated[name] is not None}
 
     def known(names: Sequence[str]) -> dict[str, Any]:
@@ -272,8 +270,9 @@ def tuning_tables(finished: FinishedRun) -> list[Table]:
 def _searched_table(finished: FinishedRun, tried: list[Record]) -> Table:
     """Return the best combination of each kind, of all that a search tried."""
     search, records = finished.stages["search"], _ranked(finished, tried)
-    seconds = shown("seconds", search["seconds"])
-    title = f"{_title_of_combinations(records, 'tried')}, in {seconds}; the best of each kind"
+    n_rows, n_basis = plural(records[0]["n_rows"], "row"), records[0]["n_basis"]
+    title = f"{plural(len(records), 'combination')} tried on {n_rows} with a basis of {n_basis:,}, "
+    title += f"in {shown('seconds', search['seconds'])}; the best of each kind"
     if "stopped" in search:
         title += f"; ended: {search['stopped']}"
     best: dict[tuple[Any, ...], Record] = {}
@@ -298,18 +297,6 @@ def _compared_table(finished: FinishedRun, finals: list[Record]) -> Table:
     return _table_of_tried(title, records, [*chosen], chosen)
 
 
-def _loss_of(finished: FinishedRun) -> str:
-    """Return the name of the loss by which a search compares."""
-    return "brier_score" if finished.names is None else "relative_error"
-
-
-def _title_of_combinations(records: list[Record], verb: str) -> str:
-    first = records[0]
-    n_rows = plural(first["n_rows"], "row")
-    combinations = plural(len(records), "combination")
-    return f"{combinations} {verb} on {n_rows} with a basis of {first['n_basis']:,}"
-
-
 def _table_of_tried(
     title: str, records: list[Record], names: Iterable[str], chosen: Record
 ) -> Table:
@@ -330,7 +317,8 @@ def _table_of_tried(
 
 def _ranked(finished: FinishedRun, records: list[Record]) -> list[Record]:
     """Return combinations of the last round first; "behind_best" compares those of its round."""
-    error, rounds = _loss_of(finished), finished.stages["search"]["rounds"]
+    error, _ = figures_of(of_numbers=finished.names is not None)
+    rounds = finished.stages["search"]["rounds"]
     ranked = [rounds[record.get("round", -1)] | record for record in records]
     ranked.sort(key=lambda each: (each[error] is None, each[error]))
     ranked.sort(key=lambda each: -each.get("round", 0))
@@ -402,16 +390,20 @@ def _concerns_of_versions(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
-    guess = guess_as_good(finished.run)
-    if guess is not None:
-        remedy = 'Columns in different units need `scale`="standard".'
-        if finished.params.class_weight is None:
-            remedy += ' For small classes, pass `class_weight`="balanced".'
-        yield Concern(
-            f"The held-out error is {shown('error_rate', guess.error_rate)}; always predicting the "
-            f"largest class has an error of {shown('error_rate', guess.guessing)}.",
-            remedy,
-        )
+    held_out = finished.judged_rows[HELD_OUT_ROWS]
+    if (confusion := held_out.get("confusion")) is not None:
+        # The error of always predicting the largest class.
+        guessing = float(1.0 - confusion.sum(axis=1).max() / confusion.sum())
+        if held_out["error_rate"] >= guessing:
+            remedy = 'Columns in different units need `scale`="standard".'
+            if finished.params.class_weight is None:
+                remedy += ' For small classes, pass `class_weight`="balanced".'
+            error, of_guess = (shown("error_rate", x) for x in (held_out["error_rate"], guessing))
+            yield Concern(
+                f"The held-out error is {error}; always predicting the largest class has an error "
+                f"of {of_guess}.",
+                remedy,
+            )
     for rows, record in finished.judged_rows.items():
         if "confusion" not in record:
             continue
@@ -460,7 +452,7 @@ def _names_below(
 
 def _concerns_of_numbers(finished: FinishedRun) -> Iterator[Concern]:
     assert finished.names is not None
-    held_out = finished.judged_rows["Held-out rows"].get("r2", ())
+    held_out = finished.judged_rows[HELD_OUT_ROWS].get("r2", ())
     if missed := _names_below("r2", finished.names, held_out, _NO_R2):
         yield Concern(
             f"Always predicting the mean is as good on held-out rows, by R2: {missed}.",

@@ -14,6 +14,10 @@ _SHARES = _ERRORS | {"precision", "recall", "f1", "of_class", "missing"}
 _UNITS = ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "kiB"))
 
 
+# Figures of every class, bin, coverage and column, which are shown as tables.
+TABLED = ("per_class", "confusion", "reliability", "intervals", "importances")
+
+
 class Concern(NamedTuple):
     """A problem of a run and its remedy."""
 

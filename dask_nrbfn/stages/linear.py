@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.small_fit import losses_of, target_scales
-from dask_nrbfn.numeric.trials import judged_rows
+from dask_nrbfn.numeric.trials import figures_of, judged_rows
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import MOST_JUDGED, JudgedRows, TrialRows
-from dask_nrbfn.stages.units import figures, read_sample
+from dask_nrbfn.stages.units import read_sample
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -54,7 +54,8 @@ def compare_with_trial(job: StageJob, stage: str, trial: JudgedRows) -> float | 
     gain, error = linear.gain_over(trial)
     if gain > _CLEARLY * error:
         remedy = "tune with a greater effort if there is one"
-        _advise(figures(dataset)[0], linear.loss, trial.loss, remedy)
+        name = figures_of(of_numbers=dataset.of_numbers)[0]
+        _advise(name, linear.loss, trial.loss, remedy)
     figure: float = record["figure"]
     return figure
 

@@ -13,18 +13,10 @@ from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.scaling import LEARNED, RANK
 from dask_nrbfn.numeric.threads import concurrent_bytes
-from dask_nrbfn.numeric.trials import (
-    LEAST_SINGLE,
-    Entry,
-    trial_bytes,
-)
+from dask_nrbfn.numeric.trials import LEAST_SINGLE, Entry, figures_of, trial_bytes
 from dask_nrbfn.parts import map_parts, run_task
 from dask_nrbfn.spec import MOST_LEFT, Combination, Spec
-from dask_nrbfn.stages.bases import (
-    MOST_FOUND,
-    MOST_SCORED,
-    requested_size,
-)
+from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, requested_size
 from dask_nrbfn.stages.columns import METRIC, RANKS
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
@@ -36,7 +28,6 @@ from dask_nrbfn.stages.units import (
     SCRATCH,
     Left,
     Request,
-    figures,
     search_rows,
     try_units,
     write_sample,
@@ -254,7 +245,8 @@ class _Search:
         logger.info(
             "search: %s, %d combinations, %d rows, %d basis rows", name, *self.rounds[-1].values()
         )
-        none = dict.fromkeys((*Ridge._fields, *figures(self.job.dataset)))
+        names = figures_of(of_numbers=self.job.dataset.of_numbers)
+        none = dict.fromkeys((*Ridge._fields, *names))
         for each, _ in tried:
             self.tried[each] = asdict(each) | self._drawn(each) | none | {"round": number}
         for final in finals:

@@ -68,11 +68,6 @@ class Request(NamedTuple):
         return float(self.n_rows) * self.n_basis**2
 
 
-def figures(dataset: Dataset) -> tuple[str, str]:
-    """Return the names of the figures of a trial, see `figures_of`."""
-    return figures_of(of_numbers=dataset.of_numbers)
-
-
 def write_sample(run: Run, dataset: Dataset) -> int:
     """Store the rows on which combinations are tried; return their number."""
     spec, group = run.spec, run.group(_SAMPLE)
@@ -131,7 +126,7 @@ def _try_unit(
         n_components=most_components(run),
         exact=first.exact,
     )
-    none = dict.fromkeys((*Ridge._fields, *figures(dataset)))
+    none = dict.fromkeys((*Ridge._fields, *figures_of(of_numbers=dataset.of_numbers)))
     return [
         (
             {**(trial.entry if trial else none), "n_basis": len(basis.rows)},
