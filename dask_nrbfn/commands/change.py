@@ -43,19 +43,18 @@ from dask_nrbfn.stages.basis import BASIS_VALUES
 from dask_nrbfn.stages.cells import ALPHAS, CELL_SHARES, CELLS, FITS, read_cell_targets
 from dask_nrbfn.stages.model import intervals_of, read_model
 from dask_nrbfn.stages.moments import (
+    STORED_MOMENTS,
     WIDTH,
     MomentsPass,
-    moments_arrays,
     read_sums,
     read_targets,
     rows_of_block,
-    write_sums,
 )
 from dask_nrbfn.stages.validation import (
+    DRAW,
     calibration_figures,
     confusion_in,
     read_draw,
-    write_draw,
 )
 from dask_nrbfn.stages.weights import choose_kept, describe_network, full_system
 from dask_nrbfn.storage.dataset import Dataset
@@ -145,7 +144,7 @@ def _begin_sums(
 
 def _store_sums(stage: str, run: Run, record: SumRecord, sums: dict[str, Moments]) -> None:
     check_moments(sums[""], record.weight, normalized=run.spec.params.normalized)
-    write_sums(run, stage, sums[""])
+    STORED_MOMENTS.write(run, stage, sums[""].arrays())
 
 
 def _sum_cell(
@@ -242,7 +241,7 @@ def _solve_network(run: Run, model: Model, place: str, change: Change, X: Rows) 
     moments = _changed_moments(run, change)
     if moments.total_weight == 0:
         raise _no_rows_left()
-    write_sums(run, place, moments)
+    STORED_MOMENTS.write(run, place, moments.arrays())
     alpha = model.params.chosen_alpha
 
     def system_of(moments: Moments) -> RidgeSystem:
@@ -517,7 +516,7 @@ def _target_sums(model: Model, change: Change) -> Floats:
     """Return the weight of all rows of a change, and the sum of each of their targets, (1 + q,)."""
     run = change.source
     if model.cells is None:
-        *_, target_products = moments_arrays(change.place)
+        target_products = STORED_MOMENTS.in_group(change.place)["target_products"]
         sums: Floats = target_products.read(run)[0]
         return sums
     cells = range(model.n_cells)
@@ -563,7 +562,7 @@ def _changed_draw(run: Run, place: str, change: Change, new: ScoreDraw | None) -
     if new is not None:
         most = MOST_RESIDUALS if run.of_numbers else MOST_SCORES
         draw = (draw + new.of_version(len(run.versions) + 1)).thinned(most)
-    write_draw(run, place, draw)
+    DRAW.write(run, place, draw.arrays())
     return draw
 
 

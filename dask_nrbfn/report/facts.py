@@ -473,7 +473,7 @@ def _concerns_of_tuning(finished: FinishedRun) -> Iterator[Concern]:
         return
     search = finished.stages.get("search", {"curve": (), "tried": (), "finals": ()})
     # Alphas that a search has ruled out are not tried again. Those of cells are their own.
-    alphas = begun.alphas if describe_tuning(finished.run)["path"] else ()
+    alphas = begun.alphas if "validation" in finished.stages else ()
     factors = [
         record["width_factor"]
         for record in (*search["tried"], *search["finals"])

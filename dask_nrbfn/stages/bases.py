@@ -3,7 +3,7 @@
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Self
@@ -227,12 +227,22 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
 SLICE_ROWS = 512
 
 
-def pieces_of(counts: NDArray[np.int64], group: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the blocks with rows of a group, and their first and last place; blocks are sorted."""
+def store_counts(run: Run, stage: str, records: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Store the "counts" of parts, which are blocks sorted by group; return the rows of groups."""
+    counts = np.array([record["counts"] for record in records], dtype=np.int64)
+    write_array(run.group(stage), "counts", counts, "block", "group")
+    sizes: list[int] = counts.sum(axis=0).tolist()
+    return sizes
+
+
+def read_group(
+    run: Run, stage: str, counts: NDArray[np.int64], group: int, name: str
+) -> Iterator[Any]:
+    """Yield the rows of a group in an array of the parts, block after block."""
     firsts = np.cumsum(counts, axis=1) - counts
     for block in np.flatnonzero(counts[:, group]).tolist():
         first = int(firsts[block, group])
-        yield block, first, first + int(counts[block, group])
+        yield run.read_part(stage, block, name, first, first + int(counts[block, group]))
 
 
 def most_found(params: FitParams) -> int:

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -53,8 +53,9 @@ from dask_nrbfn.stages.bases import (
     TableRows,
     basis_of_rows,
     drawn_rows,
-    pieces_of,
+    read_group,
     search_block_rows,
+    store_counts,
 )
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.context import FitContext, FitSizes
@@ -71,14 +72,11 @@ from dask_nrbfn.stages.stage import OVERTIME, HeldOutRecord, Stage, StageJob
 from dask_nrbfn.stages.trials import SINGLE, JudgedRows, network_of
 from dask_nrbfn.stages.units import search_rows
 from dask_nrbfn.stages.validation import (
+    DRAW,
+    SCALE,
     calibration_figures,
     confusion_in,
-    draw_in,
-    scale_in,
-    write_draw,
-    write_scale,
 )
-from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run, RunArray
 from dask_nrbfn.weighting import RowWeights
@@ -151,8 +149,8 @@ def _fit_cells(
     step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
     starts = range(0, run.n_rows, step)
     blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
-    map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
-    sizes = run_task(engine, _count_rows, run, rows, len(blocks), label="cells")
+    routed = map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
+    sizes = store_counts(run, rows, routed)
     largest = cell_bytes(dataset, run.spec.params, max(sizes[cell] for cell in cells))
     held = PROCESS_BYTES + dataset.reading_bytes + largest
     engine.check_budget("cells", held, remedy="Give `cells`=1")
@@ -182,7 +180,7 @@ def cell_bytes(dataset: Dataset, params: FitParams, n_rows: int) -> int:
 
 
 def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[int]) -> PartResult:
-    """Return the rows of a block cell by cell, and the number of rows of each cell as "counts"."""
+    """Return the rows of a block cell by cell, and the "counts" of the rows of each cell."""
     ((X, targets, own),) = dataset.blocks(start, stop, stop - start)
     assert targets is not None
     tree = read_tree(run)
@@ -191,26 +189,13 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int, cells: list[
     weights = np.ones(len(targets)) if weights is None else weights
     rows = TableRows(X, targets, weights, np.arange(start, stop)).take(members.rows)
     counts = np.bincount(members.cells, minlength=tree.n_cells)
-    return PartResult({}, {"counts": counts, **rows._asdict()}, slice_rows=SLICE_ROWS)
-
-
-def _count_rows(run: Run, rows: str, n_blocks: int) -> list[int]:
-    """Store the number of rows of each cell in every block; return the total of each cell."""
-    counts = np.array([run.read_part(rows, block, "counts") for block in range(n_blocks)])
-    write_array(run.group(f"{rows}-counts"), "counts", counts, "block", "cell")
-    sizes: list[int] = counts.sum(axis=0).tolist()
-    return sizes
+    return PartResult({"counts": counts.tolist()}, rows._asdict(), slice_rows=SLICE_ROWS)
 
 
 def _read_cell(run: Run, rows: str, cell: int) -> TableRows:
     """Return all rows of a cell, block after block."""
-    counts = run.read(f"{rows}-counts/counts")
-    return TableRows.joined(
-        [
-            [run.read_part(rows, block, name, first, last) for name in TableRows._fields]
-            for block, first, last in pieces_of(counts, cell)
-        ]
-    )
+    read = partial(read_group, run, rows, run.read(f"{rows}/counts"), cell)
+    return TableRows(*(np.concatenate([*read(name)]) for name in TableRows._fields))
 
 
 def _table(run: Run, dataset: Dataset, rows: TableRows, basis: Chosen) -> SmallTable:
@@ -535,7 +520,7 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
     """Return the figures of the held-out rows of all cells; store a draw of them."""
     figures = sums.figures(0)
     draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
-    write_draw(run, "cells", draw)
+    DRAW.write(run, "cells", draw.arrays())
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)
         r2 = (1.0 - unexplained).tolist()
@@ -543,7 +528,7 @@ def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dic
         mean = sums.absolute[0] / sums.weight
         # Constant cells have no residuals.
         offsets = np.where(offsets > 0, offsets, np.where(mean > 0, mean, 1.0))
-        write_scale(run, "cells", RowScale(offsets, np.zeros(len(r2))))
+        SCALE.write(run, "cells", RowScale(offsets, np.zeros(len(r2)))._asdict())
         return figures | {"training_r2": r2, "residual_sums": sums.to_record(0)}
     assert isinstance(sums, HeldOutSums)
     confusion_in("cells").write(run, sums.confusion[0])
@@ -647,8 +632,8 @@ CELLS = Stage(
         ALPHAS,
         ERRORS,
         confusion_in("cells"),
-        *draw_in("cells"),
-        *scale_in("cells"),
+        *DRAW.in_group("cells").values(),
+        *SCALE.in_group("cells").values(),
     ),
     cost=_cells_cost,
     check=_check_cells,

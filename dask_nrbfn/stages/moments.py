@@ -46,7 +46,7 @@ from dask_nrbfn.stages.neighbors import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.stage import Stage, StageJob, StageRecord
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows, gpu_block_rows
-from dask_nrbfn.storage.run import Run, RunArray
+from dask_nrbfn.storage.run import Run, RunArray, RunArrays
 from dask_nrbfn.weighting import RowReading, RowWeights
 
 logger = logging.getLogger(__name__)
@@ -313,25 +313,17 @@ class MomentsRecord(StageRecord):
     weight: float
 
 
-def moments_arrays(place: str, suffix: str = "") -> tuple[RunArray, RunArray, RunArray]:
-    """Return the arrays of `Moments` in a group of a run, in the order of the fields."""
-    return (
-        RunArray(
-            f"{place}/packed_gram{suffix}",
-            ("packed",),
-            "upper triangle of the products of activations, row by row",
-        ),
-        RunArray(
-            f"{place}/products{suffix}",
-            ("target", "basis"),
-            "products of 1 and of each target with the activations",
-        ),
-        RunArray(
-            f"{place}/target_products{suffix}",
+STORED_MOMENTS = RunArrays(
+    {
+        "packed_gram": (("packed",), "upper triangle of the products of activations, row by row"),
+        "products": (("target", "basis"), "products of 1 and of each target with the activations"),
+        "target_products": (
             ("target", "other_target"),
             "products of 1 and of each target with each other",
         ),
-    )
+    }
+)
+"""The arrays of `Moments`; the sums of a fold have its suffix."""
 
 
 def _sum_moments(job: StageJob) -> MomentsRecord:
@@ -436,12 +428,12 @@ def _finish_moments(run: Run, record: SumRecord, sums: Sums) -> None:
     suffixes = [*sums]
     for suffix in (suffixes[fold] for fold in range(run.spec.n_held_out)):
         _check_moments(run, sums[suffix], sums[suffix].total_weight)
-        write_sums(run, "moments", sums[suffix], suffix=suffix)
+        STORED_MOMENTS.write(run, "moments", sums[suffix].arrays(), suffix)
     total, *of_others = sums.values()
     for moments in of_others:
         total += moments
     _check_moments(run, total, record.weight)
-    write_sums(run, "moments", total)
+    STORED_MOMENTS.write(run, "moments", total.arrays())
 
 
 def _check_moments(run: Run, moments: Moments, weight: float) -> None:
@@ -456,16 +448,9 @@ def _suffixes(n_folds: int) -> Sequence[str]:
     return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 
 
-def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
-    """Store moments."""
-    values = moments.packed_gram, moments.products, moments.target_products
-    for array, own in zip(moments_arrays(place, suffix), values, strict=True):
-        array.write(run, own)
-
-
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return the moments that are stored in the group `place` of a run."""
-    return Moments(*(array.read(run) for array in moments_arrays(place, suffix)))
+    return Moments(**STORED_MOMENTS.read(run, place, suffix))
 
 
 def _moments_cost(s: FitSizes) -> StageCost:
@@ -488,7 +473,7 @@ MOMENTS = Stage(
     name="moments",
     compute=_sum_moments,
     record=MomentsRecord,
-    arrays=moments_arrays("moments"),
+    arrays=(*STORED_MOMENTS.in_group("moments").values(),),
     cost=_moments_cost,
     labelled_only=True,
     grows_with_basis=True,

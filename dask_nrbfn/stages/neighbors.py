@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -326,17 +327,15 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
         run.drop("partitions")
         run_task(engine, _place_partitions, run, dataset, search.n_partitions, label="partitions")
     routed = map_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
-    counts = np.array([record["counts"] for record in routed], dtype=np.int64)
-    write_array(run.group("partitions"), "counts", counts, "block", "partition")
-    sizes = counts.sum(axis=0)
-    logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
+    sizes = bases.store_counts(run, "partitions", routed)
+    logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), min(sizes), max(sizes))
     params = run.spec.params
-    held = bases.searched_in(dataset, params).search_bytes(int(sizes.max()), search.method)
+    held = bases.searched_in(dataset, params).search_bytes(max(sizes), search.method)
     held += _held(dataset, params, search.method, search.threads)
     engine.check_budget("neighbors", held, remedy="Give a larger `n_partitions`, in a new fit")
     units = [(partition,) for partition in range(len(sizes))]
-    task, own = _search_partition, sizes.tolist()
-    map_parts(run, dataset, engine, stage="candidates", task=task, units=units, sizes=own)
+    task = _search_partition
+    map_parts(run, dataset, engine, stage="candidates", task=task, units=units, sizes=sizes)
     merged = map_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
     distance_sums = [record["distance_sum"] for record in merged]
     incomplete = [run.read_part("neighbors", part, "incomplete") for part in range(len(merged))]
@@ -344,7 +343,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
         distance_sums.append(_repair(job, rows))
     return {
         "n_partitions": len(sizes),
-        "largest_partition": int(sizes.max()),
+        "largest_partition": max(sizes),
         "n_repaired": len(rows),
         "distance_sum": math.fsum(distance_sums),
     }
@@ -418,17 +417,12 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
 def _search_partition(run: Run, dataset: Dataset, partition: int) -> PartResult:
     """Store the nearest other rows of every row of one partition, in the order of the rows."""
     counts = run.read("partitions/counts")
-    size = int(counts[:, partition].sum())
-
-    def read(name: str) -> Iterator[Any]:
-        for index, first, last in bases.pieces_of(counts, partition):
-            yield run.read_part("partitions", index, name, first, last)
-
-    rows = gathered(read("rows"), (size, dataset.n_features))
+    read = partial(bases.read_group, run, "partitions", counts, partition)
     numbers = np.concatenate([np.empty(0, np.int64), *read("numbers")])
+    rows = gathered(read("rows"), (len(numbers), dataset.n_features))
     found = _search_rows(rows, run)
     return PartResult(
-        {"rows": size},
+        {"rows": len(numbers)},
         # Another processor may divide a recomputed block differently; the row numbers show it.
         {"numbers": numbers, "indices": numbers[found.indices], "distances": found.distances},
         slice_rows=bases.SLICE_ROWS,

@@ -39,18 +39,17 @@ from dask_nrbfn.parts import (
     reduce_parts,
     run_task,
 )
-from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.moments import folded_reading, read_features, read_moments
 from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, in_words
 from dask_nrbfn.stages.validation import (
+    DRAW,
     VALIDATION,
     HeldOutPass,
     calibrate,
     calibration_bytes,
     confusion_in,
-    draw_in,
     judge_held_out,
     kept_basis,
     read_path_weights,
@@ -438,23 +437,6 @@ def read_held_out_confusion(run: Run) -> Floats | None:
     return confusion_in("refine" if is_refined(run.spec.params) else "validation").read(run)
 
 
-class Guess(NamedTuple):
-    """The held-out ``error_rate``, and the error of always ``guessing`` the largest class."""
-
-    error_rate: float
-    guessing: float
-
-
-def guess_as_good(run: Run) -> Guess | None:
-    """Return both errors if predicting the largest class is as good as the model, else None."""
-    confusion = read_held_out_confusion(run)
-    if confusion is None:
-        return None
-    guessing = float(1.0 - confusion.sum(axis=1).max() / confusion.sum())
-    guess = Guess(judged_record(run.stages, run.versions)["error_rate"], guessing)
-    return guess if guess.error_rate >= guessing else None
-
-
 def _check_loss(context: FitContext) -> None:
     """Raise ParameterError if a loss does not support the targets."""
     spec = context.spec
@@ -503,7 +485,7 @@ REFINE = Stage(
     name="refine",
     compute=_refine,
     record=RefineRecord,
-    arrays=(REFINED_VALUES, confusion_in("refine"), *draw_in("refine")),
+    arrays=(REFINED_VALUES, confusion_in("refine"), *DRAW.in_group("refine").values()),
     cost=_refine_cost,
     labelled_only=True,
     check=_check_loss,

@@ -58,8 +58,8 @@ from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.linear import compare_with_fit, drawn_rows, has_linear_model, linear_flops
 from dask_nrbfn.stages.moments import (
+    STORED_MOMENTS,
     folded_reading,
-    moments_arrays,
     read_features,
     read_moments,
     read_system,
@@ -70,7 +70,7 @@ from dask_nrbfn.stages.moments import (
 from dask_nrbfn.stages.stage import HeldOutRecord, Stage, StageJob, StageRecord, in_words
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout, block_rows
-from dask_nrbfn.storage.run import Run, RunArray
+from dask_nrbfn.storage.run import Run, RunArray, RunArrays
 
 logger = logging.getLogger(__name__)
 
@@ -227,40 +227,35 @@ PATH = Stage(
 # The keys of the sums over the rows of each fold, and of their labels.
 FOLDS, _LABELS = "_folds", "_labels"
 
-# The axes and the values of the arrays of a `ScoreDraw`, in the order of the fields.
-_DRAW: dict[str, tuple[tuple[str, ...], str]] = {
-    "scores": (("drawn", "class"), "scores, or scaled residuals, of drawn held-out rows"),
-    "codes": (("drawn",), "their class codes"),
-    "own": (("drawn",), "their weights"),
-    "shares": (("drawn",), "the probabilities with which they were drawn"),
-    "order": (("drawn",), "the hashes of row numbers that drew them"),
-    "versions": (("drawn",), "the versions that added them; 0 is the fit"),
-    "distances": (("drawn",), "their distances from the nearest basis row, in widths"),
-    "totals": (("version", "sum", "class"), "number and weight of all held-out rows"),
-}
+DRAW = RunArrays(
+    {
+        "scores": (("drawn", "class"), "scores, or scaled residuals, of drawn held-out rows"),
+        "codes": (("drawn",), "their class codes"),
+        "own": (("drawn",), "their weights"),
+        "shares": (("drawn",), "the probabilities with which they were drawn"),
+        "order": (("drawn",), "the hashes of row numbers that drew them"),
+        "versions": (("drawn",), "the versions that added them; 0 is the fit"),
+        "distances": (("drawn",), "their distances from the nearest basis row, in widths"),
+        "totals": (("version", "sum", "class"), "number and weight of all held-out rows"),
+    },
+    prefix="drawn_",
+)
+"""The arrays of a `ScoreDraw`, to which updates add those of their rows."""
+
+SCALE = RunArrays(
+    {
+        "offsets": (("cell", "target"), "offsets of the scale of residuals"),
+        "least": (("target",), "least scale of residuals"),
+        "weights": (("target", "basis"), "weights of the scale of residuals"),
+    },
+    prefix="scale_",
+)
+"""The arrays of a `RowScale`; an equal scale has no weights."""
 
 
 def confusion_in(group: str) -> RunArray:
     """Return the array of the confusion of held-out rows in a group of a run."""
     return RunArray(f"{group}/confusion", ("class", "label"), "weights of the held-out rows")
-
-
-def draw_in(group: str) -> tuple[RunArray, ...]:
-    """Return the arrays of a `ScoreDraw` in a group of a run, in the order of the fields."""
-    return tuple(RunArray(f"{group}/drawn_{name}", *each) for name, each in _DRAW.items())
-
-
-# The arrays of a `RowScale`, in the order of the fields.
-_SCALE: dict[str, tuple[tuple[str, ...], str]] = {
-    "offsets": (("cell", "target"), "offsets of the scale of residuals"),
-    "least": (("target",), "least scale of residuals"),
-    "weights": (("target", "basis"), "weights of the scale of residuals"),
-}
-
-
-def scale_in(group: str) -> tuple[RunArray, ...]:
-    """Return the arrays of a `RowScale` in a group of a run, in the order of the fields."""
-    return tuple(RunArray(f"{group}/scale_{name}", *each) for name, each in _SCALE.items())
 
 
 # The ends of the names of the passes that fit the calibration, and the scale of residuals.
@@ -488,22 +483,17 @@ def _fit_scale(run: Run, reduction: Reduction, group: str) -> None:
         weights = np.zeros((len(scale.weights), features.n_basis))
         weights[:, columns] = scale.weights
         scale = scale._replace(weights=weights)
-    write_scale(run, group, scale)
-    write_draw(run, group, replace(draw, scores=np.abs(residuals) / scales))
-
-
-def write_scale(run: Run, group: str, scale: RowScale) -> None:
-    """Store the scale of residuals."""
-    for array, values in zip(scale_in(group), scale, strict=True):
-        if values is not None:
-            array.write(run, values)
+    SCALE.write(run, group, scale._asdict())
+    DRAW.write(run, group, replace(draw, scores=np.abs(residuals) / scales).arrays())
 
 
 def read_scale(run: Run) -> RowScale | None:
     """Return the scale of residuals; None without any."""
     for group in ("cells", "validation"):
-        if scale_in(group)[0].is_in(run):
-            return RowScale(*(each.read(run) for each in scale_in(group) if each.is_in(run)))
+        arrays = SCALE.in_group(group)
+        if arrays["offsets"].is_in(run):
+            stored = {name: each.read(run) for name, each in arrays.items() if each.is_in(run)}
+            return RowScale(**stored)
     return None
 
 
@@ -520,27 +510,20 @@ def _fit_calibration(
     draw: ScoreDraw = read_total(run, reduction)
     if 0 < run.spec.n_held_out < run.spec.folds:
         # The weights of the classes among all rows are known; those of few folds vary by chance.
-        *_, target_products = moments_arrays("moments")
+        target_products = STORED_MOMENTS.in_group("moments")["target_products"]
         weight, *of_classes = target_products.read(run)[0]
         shares = np.array(of_classes) / weight
         ((numbers, weights),) = draw.totals
         draw = replace(draw, totals=np.stack([[numbers, shares * weights.sum()]]))
-    write_draw(run, group, draw)
+    DRAW.write(run, group, draw.arrays())
     return calibration_figures(draw, loss, temperature=temperature)
-
-
-def write_draw(run: Run, group: str, draw: ScoreDraw) -> None:
-    """Store the drawn scores to which updates add those of their rows."""
-    for array, values in zip(draw_in(group), draw.arrays().values(), strict=True):
-        array.write(run, values)
 
 
 def read_draw(run: Run, place: str) -> ScoreDraw | None:
     """Return the drawn scores of the version at a place; "" is the fit. None without any."""
     for group in [place] if place else ["cells", "refine", "validation"]:
-        first, *others = draw_in(group)
-        if first.is_in(run):
-            return ScoreDraw(first.read(run), *(array.read(run) for array in others))
+        if DRAW.in_group(group)["scores"].is_in(run):
+            return ScoreDraw(**DRAW.read(run, group))
     return None
 
 
@@ -676,7 +659,11 @@ VALIDATION = Stage(
     name="validation",
     compute=_validate,
     record=ValidationRecord,
-    arrays=(confusion_in("validation"), *draw_in("validation"), *scale_in("validation")),
+    arrays=(
+        confusion_in("validation"),
+        *DRAW.in_group("validation").values(),
+        *SCALE.in_group("validation").values(),
+    ),
     cost=_validation_cost,
     check=_check_validation,
     labelled_only=True,

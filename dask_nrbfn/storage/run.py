@@ -489,6 +489,36 @@ class RunArray:
         return run.has(self.name)
 
 
+@dataclass(frozen=True)
+class RunArrays:
+    """Arrays that several groups of a run have: the axes and the content of each by its name.
+
+    prefix: begins the names of the arrays in a group.
+    """
+
+    arrays: Mapping[str, tuple[tuple[str, ...], str]]
+    prefix: str = ""
+
+    def in_group(self, group: str, suffix: str = "") -> dict[str, RunArray]:
+        """Return the arrays of a group by name; `suffix` ends their names in the group."""
+        return {
+            name: RunArray(f"{group}/{self.prefix}{name}{suffix}", axes, content)
+            for name, (axes, content) in self.arrays.items()
+        }
+
+    def write(
+        self, run: Run, group: str, values: Mapping[str, Rows | None], suffix: str = ""
+    ) -> None:
+        """Store the values by name that are not None."""
+        for name, array in self.in_group(group, suffix).items():
+            if (own := values[name]) is not None:
+                array.write(run, own)
+
+    def read(self, run: Run, group: str, suffix: str = "") -> dict[str, Any]:
+        """Return the values of all arrays of a group by name."""
+        return {name: array.read(run) for name, array in self.in_group(group, suffix).items()}
+
+
 def finish_refresh(location: Location) -> None:
     """Put a refreshed run in its place if a job was killed after it moved the old run away."""
     if (local_path(location) is None and remote(location) is None) or groups.exists(location):
