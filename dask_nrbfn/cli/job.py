@@ -13,6 +13,7 @@ from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.report.formats import readable_bytes
 
 if TYPE_CHECKING:
+    from dask_nrbfn.commands.files import OpenedRows
     from dask_nrbfn.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,18 @@ class Job:
             options = replace(options, threads=threads_of_workers(1))
         with connect(options) as self._engine:
             yield self._engine
+
+    @contextmanager
+    def opened(
+        self, rows: str, run: str, *, beside: str, **reading: Any
+    ) -> "Iterator[tuple[OpenedRows, Engine]]":
+        """Yield rows that a command uses a run on, see `opened_rows`, and the engine."""
+        from dask_nrbfn.commands.files import opened_rows
+
+        with opened_rows(rows, run, beside=beside, **reading) as opened:
+            self.n_rows = opened.dataset.n_rows
+            with self.engine() as engine:
+                yield opened, engine
 
     @contextmanager
     def summary(self) -> Iterator[None]:

@@ -131,7 +131,6 @@ def report(
 ) -> None:
     """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import MOST_PERMUTED, evaluate_dataset
-    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.dataset import check_apart
     from dask_nrbfn.storage.run import Run
@@ -143,11 +142,9 @@ def report(
     check_apart(out, run, evaluate)
     check_output_file(out, overwrite=overwrite)
     if evaluate is not None:
-        with opened_rows(evaluate, run, beside=run) as judged:
-            job.n_rows = judged.dataset.n_rows
-            with job.engine() as engine:
-                few = judged.dataset.X.shape[1] <= MOST_PERMUTED
-                evaluation = evaluate_dataset(run, judged.dataset, engine, importance=few)
+        with job.opened(evaluate, run, beside=run) as (judged, engine):
+            few = judged.dataset.X.shape[1] <= MOST_PERMUTED
+            evaluation = evaluate_dataset(run, judged.dataset, engine, importance=few)
     write_report(opened, out, evaluation=evaluation, overwrite=overwrite)
     job.show({"page": out})
 

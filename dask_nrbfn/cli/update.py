@@ -43,18 +43,15 @@ def update(job: Job, run: str, rows: str, **options: Any) -> None:
     The new version becomes the run's latest model. Rows that the run already holds are an error.
     Prints the error of the old model on the new rows, and whether a refresh of the basis is due.
     """
-    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.update import update_run
 
     job.begin(run, resumable=True)
     reading = take(options, READING)
     with (
         _opened_judge(run, options) as judge,
-        opened_rows(rows, run, beside=run, **reading) as opened,
+        job.opened(rows, run, beside=run, **reading) as (opened, engine),
     ):
-        job.n_rows = opened.dataset.n_rows
-        with job.engine() as engine:
-            record = update_run(run, opened.dataset, engine, judge=judge, **options)
+        record = update_run(run, opened.dataset, engine, judge=judge, **options)
     job.show({**_figures(record), "ignored_columns": list(opened.ignored)})
 
 

@@ -80,7 +80,6 @@ def _predict(
     **options: Any,
 ) -> dict[str, Any]:
     """Write the predictions of a dataset or of files."""
-    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.predict import check_predictions, predict_dataset
     from dask_nrbfn.sources.options import named_columns
     from dask_nrbfn.storage.dataset import check_apart
@@ -92,19 +91,17 @@ def _predict(
     check_apart(out, run, rows, options.get("sql"))
     check_predictions(model, out, **results, overwrite=overwrite, keep=names)
     reading = {**options, "keep": names, "spoiled": results["skip_bad"]}
-    with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
-        job.n_rows = opened.dataset.n_rows
-        with job.engine() as engine:
-            n_skipped = predict_dataset(
-                run,
-                opened.dataset,
-                out,
-                engine,
-                kept=opened.kept,
-                clip=not no_clip,
-                overwrite=overwrite,
-                **results,
-            )
+    with job.opened(rows, run, beside=out, labelled=False, **reading) as (opened, engine):
+        n_skipped = predict_dataset(
+            run,
+            opened.dataset,
+            out,
+            engine,
+            kept=opened.kept,
+            clip=not no_clip,
+            overwrite=overwrite,
+            **results,
+        )
     return {
         "n_rows": job.n_rows,
         "n_skipped": n_skipped,
@@ -127,16 +124,14 @@ def _annotate(
     job: Job, model: "Model", run: str, rows: str, to: str, *, overwrite: bool, **options: Any
 ) -> dict[str, Any]:
     """Write the predictions of an AnnData store into the store."""
-    from dask_nrbfn.commands.files import check_not_given, opened_rows
+    from dask_nrbfn.commands.files import check_not_given
     from dask_nrbfn.commands.predict import obs_columns, predict_obs
 
     reading = take(options, _READING)
     check_not_given(f"{rows} is a store to which `to` adds columns", **options)
     columns = obs_columns(rows, to, model, overwrite=overwrite)
-    with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
-        job.n_rows = opened.dataset.n_rows
-        with job.engine() as engine:
-            predict_obs(run, opened.dataset, rows, to, engine, overwrite=overwrite)
+    with job.opened(rows, run, beside=rows, labelled=False, **reading) as (opened, engine):
+        predict_obs(run, opened.dataset, rows, to, engine, overwrite=overwrite)
     return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in columns]}
 
 
@@ -185,7 +180,6 @@ def evaluate(
     """
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import evaluate_dataset
-    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.report.console import evaluation_tables
     from dask_nrbfn.storage.model import Model
 
@@ -194,11 +188,9 @@ def evaluate(
         raise click.UsageError("Missing argument 'ROWS'.")
     job.begin(run)
     model = Model.load(run)
-    with opened_rows(rows, run, beside=run, **reading) as opened:
-        job.n_rows = opened.dataset.n_rows
-        with job.engine() as engine:
-            options = {"clip": not no_clip, "importance": importance}
-            evaluation = evaluate_dataset(run, opened.dataset, engine, **options)
+    with job.opened(rows, run, beside=run, **reading) as (opened, engine):
+        options = {"clip": not no_clip, "importance": importance}
+        evaluation = evaluate_dataset(run, opened.dataset, engine, **options)
     figures = evaluation.figures()
     figures["ignored_columns"] = list(opened.ignored)
     figures["unseen_categories"] = opened.unseen
