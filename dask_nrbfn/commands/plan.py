@@ -7,7 +7,7 @@ import time
 import timeit
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,11 +117,8 @@ def plan_fit(
         stages,
         n_basis=n_basis,
         n_cells=n_cells,
-        n_candidates=context.search.n_candidates,
-        n_partitions=context.search.n_partitions,
-        method=context.search.method,
+        **asdict(context.search),
         n_workers=engine.n_workers,
-        threads=engine.threads,
         memory_bytes=engine.memory_bytes,
         rates=rates,
         gpu_bytes_of_square=bytes_of_square(spec.n_sums, full_penalty=full),

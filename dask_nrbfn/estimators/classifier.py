@@ -233,14 +233,6 @@ class ClassNetwork(ClassifierMixin, LearningNetwork):  # type: ignore[misc]
         is_text = labels.dtype.kind in "OU"
         return are_labelled(labels, str(self.unlabelled)) if is_text else ~np.isnan(labels)
 
-    def _chunked_dataset(self, *arguments: Any) -> Dataset:
-        if isinstance(self.class_weight, Mapping):
-            raise ParameterError(
-                "`class_weight` is a mapping, but X is not in memory.",
-                'Pass `sample_weight`, or class_weight="balanced".',
-            )
-        return super()._chunked_dataset(*arguments)
-
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
         # Booleans and whole floats are stored as int64; restore their type.

@@ -87,10 +87,7 @@ feature_names_
         self._options["n_components"].check("n_components", self.n_components)
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                dataset = chunked_dataset(
-                    X, None, None, place, "dataset", numbers=None, missing=self.missing
-                )
-                self._train(dataset, place)
+                self._train(chunked_dataset(self, X, None, None, place, "dataset"), place)
             return self
         schema = schema_of(X, self.missing)
         rows = TrainingRows(checked_rows(self, X, schema, reset=True))

@@ -1,7 +1,7 @@
 """The rows and targets that estimators accept: checked as scikit-learn does, and as datasets."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import dask
@@ -116,21 +116,21 @@ def is_chunked(X: Any) -> bool:
 
 
 def chunked_dataset(
+    estimator: Any,
     X: Any,
     y: Any,
     sample_weight: Any,
     place: Location,
     name: str,
-    *,
-    numbers: bool | None,
-    unlabelled: Mark | None = None,
-    missing: str,
     schema: Schema | None = None,
 ) -> Dataset:
-    """Return chunked rows as a dataset: X itself, or a new dataset `name` under `place`.
-
-    numbers: whether the targets are numbers, not labels; None: there are none.
-    """
+    """Return chunked rows as a dataset: X itself, or a new dataset `name` under `place`."""
+    unlabelled, missing = getattr(estimator, "unlabelled", None), estimator.missing
+    if isinstance(getattr(estimator, "class_weight", None), Mapping):
+        raise ParameterError(
+            "`class_weight` is a mapping, but X is not in memory.",
+            'Pass `sample_weight`, or class_weight="balanced".',
+        )
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
@@ -138,15 +138,18 @@ def chunked_dataset(
                 "Leave these arguments out: a Dataset has its own targets and weights.",
             )
         return X
-    if not numbers:
-        _check_no_bytes(y)
     weights = None if sample_weight is None else _to_dask(sample_weight)
-    rows, targets = _to_dask(X), None if numbers is None else _to_dask(y)
+    rows, labels, numbers = _to_dask(X), None, None
+    if estimator._predicts == "numbers":
+        numbers = _to_dask(y)
+    elif estimator._predicts == "classes":
+        _check_no_bytes(y)
+        labels = _to_dask(y)
     return ingest_arrays(
         rows,
-        None if numbers else targets,
+        labels,
         join(place, name),
-        target=targets if numbers else None,
+        target=numbers,
         weights=weights,
         missing="error" if missing == "auto" else missing,
         schema=schema,

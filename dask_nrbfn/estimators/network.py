@@ -424,7 +424,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         """
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                dataset = self._chunked_dataset(X, y, sample_weight, place, "dataset")
+                dataset = chunked_dataset(self, X, y, sample_weight, place, "dataset")
                 classes = self._classes_of(dataset, y)
                 self._train(dataset, place, classes)
             return self
@@ -505,28 +505,6 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
         """Return the classes of a dataset with the dtype of `y`, (K,); none for numbers."""
 
-    def _chunked_dataset(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        place: Location,
-        name: str,
-        schema: Schema | None = None,
-    ) -> Dataset:
-        """Return chunked rows, targets and weights as a dataset, as `chunked_dataset` does."""
-        return chunked_dataset(
-            X,
-            y,
-            sample_weight,
-            place,
-            name,
-            numbers=self._predicts == "numbers",
-            unlabelled=self.unlabelled,
-            missing=self.missing,
-            schema=schema,
-        )
-
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
         limits = {name: getattr(self, name, default) for name, default in vars(FitLimits()).items()}
         run = self._fitted_run(dataset, place, tuning=self._tuning(), **limits)
@@ -598,7 +576,7 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
-            dataset = self._chunked_dataset(X, y, sample_weight, place, name, self.schema_)
+            dataset = chunked_dataset(self, X, y, sample_weight, place, name, self.schema_)
             try:
                 yield dataset
             finally:

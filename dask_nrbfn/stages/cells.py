@@ -295,11 +295,11 @@ def _over_means(residuals: Floats, weights: Floats) -> Floats:
     return residuals / np.where(means > 0, means, 1.0)
 
 
-def _read_sums(run: Run, fits: str, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
+def _read_sums(run: Run, cells: Iterable[int], kind: type[Any], key: str) -> list[Any]:
     """Return a sum over the held-out rows of each cell."""
     return [
         kind.from_arrays(
-            {name: run.read_part(fits, cell, f"{key}_{name}") for name in kind.array_names()}
+            {name: run.read_part(FITS, cell, f"{key}_{name}") for name in kind.array_names()}
         )
         for cell in cells
     ]
@@ -500,7 +500,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
         rows = np.where(rows < 0, -1, in_all[rows])
     basis = gathered(read("basis"), (sum(sizes), dataset.n_features))
     kind = sums_of(read_cell_targets(run, dataset.n_targets))
-    judged = _read_sums(run, FITS, every, kind, "judged")
+    judged = _read_sums(run, every, kind, "judged")
     errors = np.array([each.figures(0)[kind.compared[0]] for each in judged])
     CELL_BASIS.write(run, basis)
     CELL_WEIGHTS.write(run, solved.weights)
@@ -519,7 +519,7 @@ def _collect(run: Run, dataset: Dataset, n_cells: int) -> dict[str, Any]:
 def _figures(run: Run, sums: JudgedSums, residuals: Floats, n_cells: int) -> dict[str, Any]:
     """Return the figures of the held-out rows of all cells; store a draw of them."""
     figures = sums.figures(0)
-    draw = reduce(add, _read_sums(run, FITS, range(n_cells), ScoreDraw, "drawn"))
+    draw = reduce(add, _read_sums(run, range(n_cells), ScoreDraw, "drawn"))
     DRAW.write(run, "cells", draw.arrays())
     if isinstance(sums, ResidualSums):
         unexplained = unexplained_share(residuals, sums.spread)

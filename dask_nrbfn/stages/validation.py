@@ -353,13 +353,11 @@ class HeldOutPass:
 class _DrawPass(HeldOutPass):
     """Labels of one model on a part, and a draw of its scores, see `HeldOutPass`."""
 
-    def __init__(
-        self, run: Run, judged: Dataset, start: int, stop: int, codes: list[int], *others: Any
-    ) -> None:
-        super().__init__(run, judged, start, stop, codes, *others)
+    def __init__(self, run: Run, judged: Dataset, *others: Any) -> None:
+        super().__init__(run, judged, *others)
         n_classes = self._targets.n_targets
         counts = np.zeros(n_classes)
-        counts[codes] = judged.class_counts
+        counts[self.reading.codes_in_model] = judged.class_counts
         # Folds are equally large up to chance; a validation dataset has none.
         counts *= run.spec.n_held_out / run.spec.folds if run.spec.n_held_out else 1.0
         self._drawn = DrawnRows.of_counts(counts, seed=run.spec.params.random_state)
@@ -385,10 +383,8 @@ class _DrawPass(HeldOutPass):
 class _ResidualPass(HeldOutPass):
     """Residuals of drawn rows of a part, next to some of their activations; see `HeldOutPass`."""
 
-    def __init__(
-        self, run: Run, judged: Dataset, start: int, stop: int, codes: None, *others: Any
-    ) -> None:
-        super().__init__(run, judged, start, stop, codes, *others)
+    def __init__(self, run: Run, judged: Dataset, *others: Any) -> None:
+        super().__init__(run, judged, *others)
         n_rows = judged.n_rows
         if run.spec.n_held_out:
             n_rows = n_rows * run.spec.n_held_out // run.spec.folds
