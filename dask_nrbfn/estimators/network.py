@@ -422,16 +422,15 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
         MemoryBudgetError
             If the basis does not fit into memory.
         """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
+        """Fit to rows; `classes` are all classes of rows in memory, by default those of y."""
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 dataset = chunked_dataset(self, X, y, sample_weight, place, "dataset")
-                classes = self._classes_of(dataset, y)
-                self._train(dataset, place, classes)
+                self._train(dataset, place, self._classes_of(dataset, y))
             return self
-        return self._fit_in_memory(X, y, sample_weight)
-
-    def _fit_in_memory(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
-        """Fit to arrays; `classes` are all possible classes, by default the classes of y."""
         schema = schema_of(X, self.missing, weights=sample_weight)
         rows = self._training_rows(X, y, sample_weight, schema, classes)
         dataset = rows.dataset(schema, getattr(self, "feature_names_in_", None))
@@ -546,10 +545,8 @@ class LearningNetwork(PredictOutput, ModelEstimator, ABC):
                 "the sums over the rows cannot be kept without a `store`.",
                 "Pass a `store` to the constructor.",
             )
-        elif is_chunked(X):
-            self.fit(X, y, sample_weight)
         else:
-            self._fit_in_memory(X, y, sample_weight, classes)
+            self._fit(X, y, sample_weight, classes)
 
     def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
         own = self._kept_run = _own_run(self._kept_run, self.store)

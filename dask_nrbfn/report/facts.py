@@ -76,10 +76,10 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
     """Return the results of a run, its warnings, its network and its cost."""
     figures: dict[str, Any] = {
         **finished.params.to_dict(),
-        **finished.attributes["environment"],
+        **finished.run.attributes["environment"],
         **describe_run(finished.run),
         "run": str(finished.run.location),
-        "dataset": [member["dataset"] for member in finished.attributes["members"]],
+        "dataset": [member["dataset"] for member in finished.run.attributes["members"]],
         "options": as_options(finished),
         "seconds": sum(record["seconds"] for record in finished.stages.values()),
     }
@@ -106,7 +106,7 @@ def summary(finished: FinishedRun, spell: Callable[[str], str] = str) -> list[Se
 
 def details(finished: FinishedRun) -> list[Section]:
     """Return the tables about targets, intervals, tuning, confidence, columns, cells, stages."""
-    schema = finished.attributes["schema"]
+    schema = finished.run.attributes["schema"]
     costs = [
         {"stage": stage} | {name: record[name] for name in ("seconds", *_MEMORY)}
         for stage, record in finished.stages.items()
@@ -335,7 +335,7 @@ def confidence_tables(finished: FinishedRun) -> list[Table]:
     values = finished.confidences
     if values is None:
         return []
-    run, attributes = with_neighbors(finished.run), finished.attributes
+    run, attributes = with_neighbors(finished.run), finished.run.attributes
     places = np.argsort(values, kind="stable")[:_MOST_UNSURE]
     rows = name_rows(run, places)
     columns: dict[str, Any] = {"row": rows.tolist()}
@@ -378,14 +378,15 @@ def find_concerns(finished: FinishedRun, spell: Callable[[str], str] = str) -> l
 
 
 def _concerns_of_versions(finished: FinishedRun) -> Iterator[Concern]:
-    if not finished.versions:
+    versions = finished.run.versions
+    if not versions:
         return
     yield Concern(
-        f"{plural(len(finished.versions), 'update')} came after the fit.",
+        f"{plural(len(versions), 'update')} came after the fit.",
         "The tables of the tuning and of the cells describe the fit.",
     )
-    if finished.versions[-1]["refresh_due"]:
-        reasons = dict.fromkeys(reason for each in finished.versions for reason in each["reasons"])
+    if versions[-1]["refresh_due"]:
+        reasons = dict.fromkeys(reason for each in versions for reason in each["reasons"])
         yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 
 

@@ -42,12 +42,10 @@ class FinishedRun:
     """
 
     run: Run
-    attributes: dict[str, Any]
     stages: dict[str, dict[str, Any]]
     params: FitParams
     labels: list[str]
     names: list[str] | None
-    versions: list[dict[str, Any]]
     evaluation: Evaluation | NumberEvaluation | None = None
 
     @classmethod
@@ -55,7 +53,7 @@ class FinishedRun:
         """Read the records of a run, or raise MissingDataError if it is not finished."""
         # Other jobs may have changed the run since it was opened.
         run = Run.open(run.location)
-        attributes, stages = run.attributes, run.stages
+        stages = run.stages
         expected = [stage.name for stage in stages_of_run(run)]
         if missing := [name for name in expected if name not in stages]:
             raise MissingDataError(
@@ -64,12 +62,10 @@ class FinishedRun:
             )
         return cls(
             run,
-            attributes,
             {name: stages[name] for name in expected},
             run.chosen_params,
             label_texts(run.read("model/classes").tolist()),
-            attributes["target_names"],
-            run.versions,
+            run.attributes["target_names"],
             evaluation,
         )
 
@@ -82,7 +78,8 @@ class FinishedRun:
     def fitted(self) -> dict[str, Any]:
         """The latest record with the fitting error; empty if embedded."""
         fitted = self.cells or self.stages.get("weights", {})
-        return fitted | (self.versions[-1] if self.versions else {})
+        versions = self.run.versions
+        return fitted | (versions[-1] if versions else {})
 
     @property
     def criterion(self) -> str:
@@ -92,7 +89,7 @@ class FinishedRun:
     @cached_property
     def judged_rows(self) -> dict[str, dict[str, Any]]:
         """The figures of held-out and of evaluated rows."""
-        held_out, evaluation = dict(judged_record(self.stages, self.versions)), self.evaluation
+        held_out, evaluation = dict(judged_record(self.stages, self.run.versions)), self.evaluation
         confusion = None if self.run.embeds else read_held_out_confusion(self.run)
         if confusion is not None:
             held_out["confusion"] = confusion

@@ -34,7 +34,7 @@ def write_report(
         sections=[*summary(finished), *details(finished)],
         charts=Charts(finished).by_section,
         params=finished.params.to_dict(),
-        environment=finished.attributes["environment"],
+        environment=finished.run.attributes["environment"],
     )
     with new_file(path, overwrite=overwrite) as unfinished:
         unfinished.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Sources of basis rows, rows in memory, pools to choose from, and rows with neighbours.
+"""Sources of basis rows, rows in memory or in groups, pools to choose from, rows with neighbours.
 
 Each value of the parameter `basis` is a `BasisSource` that is listed in `dask_nrbfn.choices`.
 """
@@ -225,6 +225,16 @@ def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
 
 # Rows of scratch that are read together; the share of a group in a block is a few of these.
 SLICE_ROWS = 512
+
+
+def divided_blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
+    """Return the first and the last-plus-one row of the blocks that one task each divides."""
+    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
+    return [
+        (first, min(first + size, stop))
+        for start, stop in run.layout.spans
+        for first in range(start, stop, size)
+    ]
 
 
 def store_counts(run: Run, stage: str, records: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -52,6 +52,7 @@ from dask_nrbfn.stages.bases import (
     Chosen,
     TableRows,
     basis_of_rows,
+    divided_blocks,
     drawn_rows,
     read_group,
     search_block_rows,
@@ -146,9 +147,7 @@ def _fit_cells(
 ) -> None:
     """Fit the cells at some places; rows of cells and networks are parts of two stages."""
     run, dataset, engine = job.run, job.dataset, job.engine
-    step = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
-    starts = range(0, run.n_rows, step)
-    blocks = [(start, min(start + step, run.n_rows), [*cells]) for start in starts]
+    blocks = [(*block, [*cells]) for block in divided_blocks(run, dataset)]
     routed = map_parts(run, dataset, engine, stage=rows, task=_route_block, units=blocks)
     sizes = store_counts(run, rows, routed)
     largest = cell_bytes(dataset, run.spec.params, max(sizes[cell] for cell in cells))

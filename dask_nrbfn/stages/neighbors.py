@@ -321,7 +321,7 @@ def _search_in_partitions(job: StageJob, search: NeighborSearch) -> dict[str, An
     partitions of each row.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    blocks = _blocks(run, dataset)
+    blocks = bases.divided_blocks(run, dataset)
     if not run.has("partitions/centroids"):
         # Blocks that were divided by other partitions are useless.
         run.drop("partitions")
@@ -363,16 +363,6 @@ def _repair(job: StageJob, rows: NDArray[np.int64]) -> float:
     return distance_sum
 
 
-def _blocks(run: Run, dataset: Dataset) -> list[tuple[int, int]]:
-    """Return the first and the last-plus-one row of the blocks that one task each divides."""
-    size = search_block_rows(run.layout.chunk_rows, dataset.row_width, run.spec.params)
-    return [
-        (first, min(first + size, stop))
-        for start, stop in run.layout.spans
-        for first in range(start, stop, size)
-    ]
-
-
 def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     params = run.spec.params
     k, overlap, seed = params.k, params.overlap, params.random_state
@@ -380,7 +370,7 @@ def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     rows = np.sort(np.random.default_rng([seed, 0]).choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset)(dataset.take(rows))
     # As many copies of a row as its partitions contain.
-    copies = (k + 1) * len(_blocks(run, dataset)) * size / run.n_rows
+    copies = (k + 1) * len(bases.divided_blocks(run, dataset)) * size / run.n_rows
     repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=seed)
     searched = sample[repeats.searched]
     partitions = Partitions.balanced(searched, n_partitions, overlap=overlap, seed=seed)
@@ -447,7 +437,7 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     counts = run.read("partitions/counts")
     k = run.spec.params.k
     distance_sums, incomplete = [], []
-    for index, (first, last) in enumerate(_blocks(run, dataset)):
+    for index, (first, last) in enumerate(bases.divided_blocks(run, dataset)):
         if not start <= first < stop:
             continue
         found = _candidates_of_block(run, index, first, last - first, counts)

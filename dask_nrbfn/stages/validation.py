@@ -573,11 +573,11 @@ def _validate(job: StageJob) -> ValidationRecord:
     figures = path[place] | spread
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info("validation: %s", in_words({criterion: figures[criterion]} | spread | chosen))
+    weights_of = partial(read_path_weights, place=place)
     if isinstance(sums, ResidualSums):
         figures["residual_sums"] = sums.to_record(place)
-        keep_residuals(job, "validation", partial(read_path_weights, place=place))
+        keep_residuals(job, "validation", weights_of)
     if isinstance(sums, HeldOutSums):
-        weights_of = partial(read_path_weights, place=place)
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
     if run.spec.chooses_alpha and has_linear_model(job.dataset):
