@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,16 +47,63 @@ _DIFFERENCE_FLOPS = 3.0
 class SquaredDistances(ABC):
     """Squared distances ``f d^2`` from the r rows of a scaled basis, f a factor.
 
+    Rows, basis or both may be in CSR.
+
     cancels: whether terms cancel, so that rounding may change the sign of a small distance.
     """
 
+    basis: Rows
     scaling: Scaling | None
     factor: float
     cancels: ClassVar[bool] = True
 
     @abstractmethod
-    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
+    def squared(
+        self, X: Rows, *, out: Floats | None = None, scratch: Floats | None = None
+    ) -> Floats:
         """Return ``f d^2`` of unscaled rows (b, r) in `out`; scratch (b, p + 2) is for rows."""
+
+    def clipped(self, X: Rows) -> Floats:
+        """Return ``f d^2`` of unscaled rows (b, r) for a factor above 0, at least 0."""
+        squared = self.squared(beside(X, self.basis))
+
+        def clip(strip: slice) -> None:
+            np.maximum(squared[strip], 0.0, out=squared[strip])
+
+        if self.cancels:
+            over_strips(clip, squared)
+        return squared
+
+    def total(
+        self,
+        X: Rows,
+        *,
+        weights: Floats | None = None,
+        nearest: NDArray[np.intp] | None = None,
+        buffer: Floats | None = None,
+    ) -> float:
+        """Return the sum of ``sqrt(f) d`` over rows and basis rows, times the weights of the rows.
+
+        nearest (b,): output: the index of the first nearest basis row of each row.
+
+        Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
+        """
+        X = beside(X, self.basis)
+        weights = beside(weights, self.basis)
+        squared = self.squared(X, out=buffer)
+
+        def total_of(strip: slice) -> float:
+            part = squared[strip]
+            if self.cancels:
+                np.maximum(part, 0.0, out=part)
+            if nearest is not None:
+                nearest[strip] = to_host(part.argmin(axis=1))
+            np.sqrt(part, out=part)
+            if weights is None:
+                return float(part.sum())
+            return float(part.sum(axis=1) @ weights[strip])
+
+        return sum(over_strips(total_of, squared))
 
 
 class EuclideanDistances(SquaredDistances):
@@ -88,7 +135,9 @@ class EuclideanDistances(SquaredDistances):
     def norms(self, rows: Rows, units: Floats) -> Floats:
         """Return ``|x|^2`` (b, 1) of scaled rows times units (b, 1), which the centre needs."""
 
-    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
+    def squared(
+        self, X: Rows, *, out: Floats | None = None, scratch: Floats | None = None
+    ) -> Floats:
         """Return ``f d^2`` of unscaled rows in CSR, (b, r), in `out`."""
         rows = self.scaled(X)
         squared = np.empty((X.shape[0], len(self.offsets))) if out is None else out
@@ -104,16 +153,22 @@ class EuclideanDistances(SquaredDistances):
 
 
 def distances_from(
-    basis: Rows, scaling: Scaling | None, factor: float, *, l1: bool = False
+    basis: ArrayLike | Rows,
+    scaling: Scaling | None = None,
+    factor: float = 1.0,
+    *,
+    l1: bool = False,
 ) -> SquaredDistances:
     """Return squared distances from a scaled basis (r, p), which stays in CSR if it is sparse."""
+    rows = float_rows(basis)
+    own = rows, scaling, factor
     if l1:
-        return CityBlockDistances(scaling, factor, basis)
-    if is_csr(basis) and _stays_in_csr(basis.nnz / basis.shape[0], basis.shape[1]):
-        return _SparseDistances(scaling, factor, csr_array(basis.T), squared_norms(basis))
-    values = dense(float_rows(basis))
+        return CityBlockDistances(*own)
+    if is_csr(rows) and _stays_in_csr(rows.nnz / rows.shape[0], rows.shape[1]):
+        return _SparseDistances(*own, csr_array(rows.T), squared_norms(rows))
+    values = dense(rows)
     centre = values.mean(axis=0)
-    return _DenseDistances(scaling, factor, centre, _array_of(values, centre, factor))
+    return _DenseDistances(*own, centre, _array_of(values, centre, factor))
 
 
 def _stays_in_csr(row_values: float, n_features: int) -> bool:
@@ -207,7 +262,9 @@ class _DenseDistances(EuclideanDistances):
         about = norms - 2.0 * units * (rows @ self.centre)[:, None]
         return np.asarray(about + units**2 * (self.centre @ self.centre))
 
-    def squared(self, X: Rows, *, out: Floats | None, scratch: Floats | None) -> Floats:
+    def squared(
+        self, X: Rows, *, out: Floats | None = None, scratch: Floats | None = None
+    ) -> Floats:
         if not is_csr(X):
             if scratch is None:
                 scratch = array_module(X).empty((len(X), len(self.centre) + 2))
@@ -218,10 +275,10 @@ class _DenseDistances(EuclideanDistances):
         if X.nnz <= _FILLED_ROWS * n_rows * p and not fills:
             # Computed before several threads need it.
             _ = self._about_origin
-            return super().squared(X, out=out, scratch=None)
+            return super().squared(X, out=out)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
         for strip in _filled_strips(n_rows, p):
-            self.squared(dense(X[strip]), out=squared[strip], scratch=None)
+            self.squared(dense(X[strip]), out=squared[strip])
         return squared
 
     @cached_property
@@ -261,11 +318,10 @@ class CityBlockDistances(SquaredDistances):
     scaling are summed over the values that the rows and the basis store; other rows become arrays.
     """
 
-    basis: Rows
     cancels: ClassVar[bool] = False
 
     def squared(  # noqa: D102
-        self, X: Rows, *, out: Floats | None, scratch: Floats | None
+        self, X: Rows, *, out: Floats | None = None, scratch: Floats | None = None
     ) -> Floats:
         squared = out
         if squared is None:
@@ -393,7 +449,6 @@ class Pivots:
     to a pivot, the nearest basis row of some row, m is replaced by the pivot.
     """
 
-    basis: Rows
     distances: EuclideanDistances
 
     def spread(self, X: Rows) -> Floats | None:
@@ -407,7 +462,7 @@ class Pivots:
 
     @cached_property
     def _spread_about_origin(self) -> Floats | None:
-        spread = -self.distances.factor * squared_norms(self.basis)
+        spread = -self.distances.factor * squared_norms(self.distances.basis)
         if not self.distances.in_csr:
             # Every distance contains the square of the mean, which cancels.
             spread[:] = spread.max()
@@ -448,7 +503,7 @@ class Pivots:
         origin = self._basis_rows(np.array([pivot]))
         y = _less(rows, origin)
         linear = np.empty((rows.shape[0], len(columns)))
-        size = self._n_held(self.basis)
+        size = self._n_held(self.distances.basis)
         for start in range(0, len(columns), size):
             some = slice(start, start + size)
             h = _less(self._basis_rows(columns[some]), origin)
@@ -464,7 +519,7 @@ class Pivots:
         return np.asarray(dense(rows), dtype=np.float64)
 
     def _basis_rows(self, places: NDArray[np.intp]) -> Rows:
-        rows = self.basis[places]
+        rows = self.distances.basis[places]
         return rows if self.distances.in_csr else dense(rows)
 
     def _n_held(self, rows: Rows) -> int:
@@ -487,66 +542,6 @@ def _less(rows: Rows, origin: Rows) -> Rows:
 
 def _products(y: Rows, h: Rows) -> Floats:
     return (y @ h.T).toarray() if is_csr(y) else row_products(y, h)
-
-
-@dataclass(frozen=True, eq=False)
-class BasisDistances:
-    """Distances between rows and the r scaled rows of one basis; rows and basis may be in CSR."""
-
-    scaling: Scaling | None
-    _basis: Rows
-    _distances: SquaredDistances
-
-    @classmethod
-    def from_basis(
-        cls, basis: ArrayLike | Rows, scaling: Scaling | None = None, *, l1: bool = False
-    ) -> Self:
-        """Return the distances to a scaled basis."""
-        rows = float_rows(basis)
-        return cls(scaling, rows, distances_from(rows, scaling, 1.0, l1=l1))
-
-    def squared(self, X: Rows) -> Floats:
-        """Return the squared distances between rows and basis rows, float64 (b, r)."""
-        X = beside(X, self._basis)
-        squared = self._distances.squared(X, out=None, scratch=None)
-
-        def clip(strip: slice) -> None:
-            np.maximum(squared[strip], 0.0, out=squared[strip])
-
-        if self._distances.cancels:
-            over_strips(clip, squared)
-        return squared
-
-    def total(
-        self,
-        X: Rows,
-        *,
-        weights: Floats | None = None,
-        nearest: NDArray[np.intp] | None = None,
-        buffer: Floats | None = None,
-    ) -> float:
-        """Return the sum of all distances of rows to basis rows, times the weights of the rows.
-
-        nearest (b,): output: the index of the first nearest basis row of each row.
-
-        Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
-        """
-        X = beside(X, self._basis)
-        weights = beside(weights, self._basis)
-        products = self._distances.squared(X, out=buffer, scratch=None)
-
-        def total_of(strip: slice) -> float:
-            part = products[strip]
-            if self._distances.cancels:
-                np.maximum(part, 0.0, out=part)
-            if nearest is not None:
-                nearest[strip] = to_host(part.argmin(axis=1))
-            np.sqrt(part, out=part)
-            if weights is None:
-                return float(part.sum())
-            return float(part.sum(axis=1) @ weights[strip])
-
-        return sum(over_strips(total_of, products))
 
 
 def float_rows(basis: ArrayLike | Rows) -> Rows:

@@ -14,7 +14,6 @@ from dask_nrbfn.numeric.distances import (
     Pivots,
     SquaredDistances,
     distances_from,
-    float_rows,
     placed,
 )
 from dask_nrbfn.numeric.kernels import FARTHEST, Kernel, distances_in_place, kernel_named
@@ -108,9 +107,8 @@ class RadialFeatures:
         normalized: bool = True,
     ) -> Self:
         """Return the radial basis functions of a basis and a width above 0."""
-        rows = float_rows(basis)
-        distances = distances_from(rows, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
-        return cls(rows, float(width), scaling, kernel, normalized, distances)
+        distances = distances_from(basis, scaling, -0.5 / width**2, l1=kernel_named(kernel).l1)
+        return cls(distances.basis, float(width), scaling, kernel, normalized, distances)
 
     @property
     def _kernel(self) -> Kernel:
@@ -264,7 +262,7 @@ class RadialFeatures:
     @cached_property
     def _pivots(self) -> Pivots | None:
         distances = self._distances
-        return Pivots(self.basis, distances) if isinstance(distances, EuclideanDistances) else None
+        return Pivots(distances) if isinstance(distances, EuclideanDistances) else None
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents of the rows from `start` by exponentials; return divisors (b, 1)."""
@@ -290,7 +288,7 @@ class RadialFeatures:
         spread = pivots.spread(X)
         if spread is None:
             return self._shifted_about_the_mean(X, pivots.distances)
-        rough = self._distances.squared(X, out=None, scratch=None)
+        rough = self._distances.squared(X)
         beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
         shifted = np.zeros_like(rough)
         if beyond.any():

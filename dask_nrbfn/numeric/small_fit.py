@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.device import array_module, beside, to_host
-from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
+from dask_nrbfn.numeric.distances import SquaredDistances, distances_from, float_rows, placed
 from dask_nrbfn.numeric.gradients import GradientSums, feature_weights
 from dask_nrbfn.numeric.held_out import (
     FoldWeights,
@@ -130,6 +130,38 @@ class SmallNetwork:
         """Whether the kernel is one of l1 distances."""
         return kernel_named(self.kernel).l1
 
+    def features(self, basis: Rows, scaling: Scaling, mean_distance: float) -> RadialFeatures:
+        """Return the radial basis functions of a scaled basis, on the host."""
+        return RadialFeatures.from_basis(
+            basis,
+            self.width_factor * mean_distance,
+            scaling,
+            kernel=self.kernel,
+            normalized=self.normalized,
+        )
+
+
+class Spread(NamedTuple):
+    """The mean distance of rows from a basis, and the weight share (r,) of each of its clusters."""
+
+    mean_distance: float
+    shares: Floats
+
+
+def spread_of(table: SmallTable, distances: SquaredDistances) -> Spread:
+    """Return the spread of the rows of a table about a basis, in a pass over the rows."""
+    n_basis = distances.basis.shape[0]
+    totals, clusters = [], np.zeros(n_basis)
+    for rows in table.blocks(slice(0, table.X.shape[0])):
+        X, weights = table.X[rows], table.weights[rows]
+        nearest = np.empty(X.shape[0], dtype=np.intp)
+        totals.append(distances.total(X, weights=weights, nearest=nearest))
+        clusters += np.bincount(nearest, weights, minlength=n_basis)
+    weight = table.weights.sum()
+    mean_distance = math.fsum(totals) / (weight * n_basis)
+    # If all rows are (almost) equal, any width is as good.
+    return Spread(mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight)
+
 
 class HeldOutFit(NamedTuple):
     """The ridge with the least squared error on held-out rows, and the scores (n, q) of all rows.
@@ -230,35 +262,15 @@ class _Judging:
         self._kept = [np.not_equal(table.basis_folds, fold) for fold in range(n_folds)]
         self._basis = scaling.apply(table.basis)
         basis, own = placed(float_rows(self._basis), scaling)
-        distances = BasisDistances.from_basis(basis, own, l1=l1)
-        self._mean_distance, self.shares = self._spread(distances)
+        distances = distances_from(basis, own, l1=l1)
+        self._mean_distance, self.shares = spread_of(self._table, distances)
         self._X, self._xp = self._table.X, array_module(basis)
         if np.prod(self._X.shape) <= _KEPT_ELEMENTS:
             self._X = beside(self._X, basis)
 
-    def _spread(self, distances: BasisDistances) -> tuple[float, Floats]:
-        """Return the mean distance from the basis, and the shares of its clusters, (r,)."""
-        table, r = self._table, self._basis.shape[0]
-        totals, clusters = [], np.zeros(r)
-        for rows in table.blocks(slice(0, table.X.shape[0])):
-            X, weights = table.X[rows], table.weights[rows]
-            nearest = np.empty(X.shape[0], dtype=np.intp)
-            totals.append(distances.total(X, weights=weights, nearest=nearest))
-            clusters += np.bincount(nearest, weights, minlength=r)
-        weight = table.weights.sum()
-        mean_distance = math.fsum(totals) / (weight * r)
-        # If all rows are (almost) equal, any width is as good.
-        return mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight
-
     def features(self, network: SmallNetwork) -> RadialFeatures:
         """Return the radial basis functions of a network, on the host."""
-        return RadialFeatures.from_basis(
-            self._basis,
-            network.width_factor * self._mean_distance,
-            self._scaling,
-            kernel=network.kernel,
-            normalized=network.normalized,
-        )
+        return network.features(self._basis, self._scaling, self._mean_distance)
 
     def scores(self, network: SmallNetwork) -> Floats:
         """Return the scores (n, A, q) of the rows of held-out folds by all ridges; NaN for others.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.device import active_gpu, array_module, beside, to_host
-from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
+from dask_nrbfn.numeric.distances import distances_from, float_rows, placed
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms, penalty_named
@@ -19,7 +19,14 @@ from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows, is_csr, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.small_fit import SmallNetwork, SmallTable, losses_of, target_scales
+from dask_nrbfn.numeric.small_fit import (
+    SmallNetwork,
+    SmallTable,
+    Spread,
+    losses_of,
+    spread_of,
+    target_scales,
+)
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.threads import concurrent_map, side_by_side
 from dask_nrbfn.numeric.types import Floats, Singles
@@ -199,7 +206,7 @@ class _Trials:
         # A few distinct rows, or a basis of a few rows, may all be in one fold.
         basis = table.basis[kept] if kept.any() else table.basis
         self.basis = float_rows(scaling.apply(basis))
-        self._distances = BasisDistances.from_basis(self.basis, scaling, l1=l1)
+        self._distances = distances_from(self.basis, scaling, l1=l1)
         self._n_components = n_components
         self.centred = table.targets.centred
         # In these units float32 neither overflows nor underflows.
@@ -227,7 +234,8 @@ class _Trials:
         self, networks: Sequence[SmallNetwork], arithmetic: "_Arithmetic", scales: Floats
     ) -> list[_Judged]:
         """Return the losses and weights of networks; `scales` (q,) divide residuals."""
-        features = [self._features(network) for network in networks]
+        unit = self.mean_distance
+        features = [each.features(self.basis, self.scaling, unit) for each in networks]
         own = arithmetic(self, features)
         sums = self._sums(own, len(networks))
         solved = [
@@ -240,39 +248,22 @@ class _Trials:
             for losses, one, each in zip(judged, solved, features, strict=True)
         ]
 
-    def _features(self, network: SmallNetwork) -> RadialFeatures:
-        return RadialFeatures.from_basis(
-            self.basis,
-            network.width_factor * self.mean_distance,
-            self.scaling,
-            kernel=network.kernel,
-            normalized=network.normalized,
-        )
-
     @cached_property
     def mean_distance(self) -> float:
-        """The mean distance of drawn rows from the basis; 1 if all rows are almost equal."""
-        table = self._table
-        rows = np.arange(0, table.X.shape[0], -(-table.X.shape[0] // _WIDTH_ROWS))
-        weights = table.weights[rows]
-        total = self._distances.total(table.X[rows], weights=weights)
-        mean = total / (float(weights.sum()) * self.basis.shape[0])
-        return mean if mean**2 > 0 else 1.0
+        """The mean distance of drawn rows from the basis."""
+        n_rows = self._table.X.shape[0]
+        drawn = np.arange(0, n_rows, -(-n_rows // _WIDTH_ROWS))
+        return self._spread(self._table.take(drawn)).mean_distance
 
     @cached_property
     def _cluster_shares(self) -> Floats:
         """The weight share (r,) of the rows that are nearest to each basis row."""
-        table, clusters = self._table, np.zeros(self.basis.shape[0])
-        for start in range(0, table.X.shape[0], _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
-            weights = table.weights[rows]
-            nearest = np.empty(len(weights), dtype=np.intp)
-            self._distances.total(table.X[rows], nearest=nearest)
-            clusters += np.bincount(nearest, weights, minlength=len(clusters))
-        shares: Floats = clusters / table.weights.sum()
-        return shares
+        return self._spread(self._table).shares
 
-    def _sums(self, own: "_Activations", n_networks: int) -> list["MomentSums | _SingleSums"]:
+    def _spread(self, table: SmallTable) -> Spread:
+        return spread_of(replace(table, block_rows=_BLOCK_ROWS), self._distances)
+
+    def _sums(self, own: "_Activations", n_networks: int) -> list[MomentSums]:
         table = self._table
         sums = [own.sums(table.targets.n_targets) for _ in range(n_networks)]
         for rows in _blocks(self._seen):
@@ -289,7 +280,7 @@ class _Trials:
         place: int,
         network: SmallNetwork,
         features: RadialFeatures,
-        sums: Any,
+        sums: MomentSums,
     ) -> "_Solved":
         system = own.system(place, sums, self._table.targets)
         terms = RidgeTerms(
@@ -353,7 +344,7 @@ class _Double:
     def __init__(self, trials: _Trials, features: Sequence[RadialFeatures]) -> None:
         self._features = [each.on_device() for each in features]
         basis, scaling = placed(trials.basis, trials.scaling)
-        self._distances = BasisDistances.from_basis(basis, scaling, l1=trials.l1)
+        self._distances = distances_from(basis, scaling, l1=trials.l1)
         self._xp = array_module(basis)
 
     def sums(self, n_targets: int) -> MomentSums:
@@ -366,7 +357,7 @@ class _Double:
 
     def of(self, X: Rows, factors: Floats | None) -> Iterator[NDArray[Any]]:
         """Yield the activations of a block by each network, times row factors."""
-        squared = self._distances.squared(X)
+        squared = self._distances.clipped(X)
         for each in self._features:
             own = squared if each.xp is self._xp else None
             yield each.activations(X, factors=factors, squared=own)
@@ -389,7 +380,7 @@ class _Single:
 
     def __init__(self, trials: _Trials, features: Sequence[RadialFeatures]) -> None:
         self._scaling, self._features = trials.scaling, features
-        self._l1 = BasisDistances.from_basis(trials.basis, l1=True) if trials.l1 else None
+        self._l1 = distances_from(trials.basis, l1=True) if trials.l1 else None
         self._centre, self._unit = trials.basis.mean(axis=0), trials.mean_distance
         self._basis = ((trials.basis - self._centre) / self._unit).astype(np.float32)
         self._norms = squared_norms(self._basis)
@@ -398,7 +389,7 @@ class _Single:
         self._shifts: dict[int, Singles] = {}
         self._least: dict[int, float] = {}
 
-    def sums(self, n_targets: int) -> "_SingleSums":
+    def sums(self, n_targets: int) -> MomentSums:
         return _SingleSums(len(self._basis), n_targets)
 
     def placed(self, rows: Floats) -> NDArray[Any]:
@@ -430,7 +421,7 @@ class _Single:
         Their rounding is relative to `sizes` (b,); for l1 distances to their own size.
         """
         if self._l1 is not None:
-            out[...] = np.minimum(self._l1.squared(rows) / self._unit**2, _LARGEST_SINGLE**2)
+            out[...] = np.minimum(self._l1.clipped(rows) / self._unit**2, _LARGEST_SINGLE**2)
             sizes[...] = out.min(axis=1)
             return
         centred = (rows - self._centre) / self._unit
@@ -442,7 +433,7 @@ class _Single:
         out += sizes[:, None]
         np.maximum(out, 0.0, out=out)
 
-    def system(self, place: int, sums: "_SingleSums", targets: Targets) -> RidgeSystem:
+    def system(self, place: int, sums: MomentSums, targets: Targets) -> RidgeSystem:
         """Return the system of a network; that of classes is one of activations without a shift."""
         gram, products, target_products = sums.arrays()
         shift, spread = self._shifts.get(place), float(np.trace(gram))
@@ -516,13 +507,8 @@ def _activate(
         out /= out.sum(axis=1, keepdims=True)
 
 
-class _SingleSums:
-    """Accumulates products of float32 in float64, as `MomentSums` does."""
-
-    def __init__(self, n_basis: int, n_targets: int) -> None:
-        self._gram = np.zeros((n_basis, n_basis))
-        self._products = np.zeros((1 + n_targets, n_basis))
-        self._target_products = np.zeros((1 + n_targets, 1 + n_targets))
+class _SingleSums(MomentSums):
+    """Accumulates products of float32 in float64."""
 
     def add(self, Phi: NDArray[Any], T: Floats) -> None:
         """Add a block of activations (b, r) and bordered targets (b, 1 + q)."""
@@ -536,10 +522,6 @@ class _SingleSums:
         side_by_side(add, range(0, Phi.shape[1], _TILE))
         self._products += T.T.astype(np.float32) @ Phi
         self._target_products += T.T @ T
-
-    def arrays(self) -> tuple[Floats, Floats, Floats]:
-        """Return the upper triangle of the gram matrix, in a square, and the other sums."""
-        return self._gram, self._products, self._target_products
 
 
 _Activations = _Single | _Double

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, DataError, ParameterError
 from dask_nrbfn.numeric.device import array_module, check_sums_fit
-from dask_nrbfn.numeric.distances import BasisDistances, float_rows, placed
+from dask_nrbfn.numeric.distances import distances_from, float_rows, placed
 from dask_nrbfn.numeric.eigenfunctions import (
     LEAST_EIGENVALUE,
     eigenfunctions,
@@ -152,9 +152,7 @@ class _WidthPass:
         self.reading = RowReading(
             block_rows=rows_of_block(basis), weighting=RowWeights.of(dataset, run.spec.params)
         )
-        self._distances = BasisDistances.from_basis(
-            basis, own, l1=kernel_named(run.spec.params.kernel).l1
-        )
+        self._distances = distances_from(basis, own, l1=kernel_named(run.spec.params.kernel).l1)
         self._buffer = xp.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._totals: list[float] = []
         self._clusters = np.zeros(n_basis if _has_shares(run) else 0)

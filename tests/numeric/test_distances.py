@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import distances
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.distances import distances_from
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical, dense, is_csr
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
@@ -155,10 +155,10 @@ def test_activations__of_csr_as_of_arrays(share, of_basis, as_array, kind):
         rtol=1e-10,
         atol=1e-12,
     )
-    found = BasisDistances.from_basis(features.basis, scaling)
-    expected = BasisDistances.from_basis(dense(basis), scaling)
-    squared = expected.squared(dense(X))
-    np.testing.assert_allclose(found.squared(rows), squared, rtol=1e-10, atol=1e-10)
+    found = distances_from(features.basis, scaling)
+    expected = distances_from(dense(basis), scaling)
+    squared = expected.clipped(dense(X))
+    np.testing.assert_allclose(found.clipped(rows), squared, rtol=1e-10, atol=1e-10)
     nearest = np.empty((2, 70), dtype=np.intp)
     is_like(found.total(rows, nearest=nearest[0]), expected.total(dense(X), nearest=nearest[1]))
     # Of basis rows that are equally near rounding makes one the nearest.

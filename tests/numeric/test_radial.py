@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric import products
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.distances import distances_from
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import penalty_named
@@ -129,11 +129,11 @@ def test_radial__same_bits_with_any_threads(threads, n_rows):
     row_weights = np.random.default_rng(4).uniform(0, 2, n_rows)
     for scaling, kind in product(scalings(5), KINDS):
         features = RadialFeatures.from_basis(basis, 1.0, scaling, **kind)
-        distances = BasisDistances.from_basis(basis, scaling)
+        distances = distances_from(basis, scaling)
         for work in (
             features.activations,
             lambda X, features=features, **options: features.weighted_sums(X, weights, **options),
-            distances.squared,
+            distances.clipped,
             distances.total,
             lambda X, distances=distances, **options: distances.total(
                 X, weights=row_weights, **options
@@ -155,12 +155,12 @@ def test_slopes__of_rows_whose_squares_overflow_are_0(kernel):
 def test_squared_distances__naive(n_rows, n_basis):
     X, basis = draw(n_rows, 4), draw(n_basis, 4, seed=1)
     expected = reference_distances(X, basis).reshape(n_rows, n_basis) ** 2
-    np.testing.assert_allclose(BasisDistances.from_basis(basis).squared(X), expected, rtol=1e-11)
+    np.testing.assert_allclose(distances_from(basis).clipped(X), expected, rtol=1e-11)
 
 
 def test_squared_distances__duplicates_are_never_negative():
     X = np.repeat(draw(40, 6) * 1e3, 3, axis=0)
-    squared = BasisDistances.from_basis(X).squared(X)
+    squared = distances_from(X).clipped(X)
     same = np.arange(120)[:, None] // 3 == np.arange(120) // 3
     assert squared.min() >= 0
     assert squared[same].max() < 1e-14 * squared.max()
@@ -169,7 +169,7 @@ def test_squared_distances__duplicates_are_never_negative():
 
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
 def test_distances_total__weights_equal_repeated_rows(repeats, seed):
-    X, distances = draw(len(repeats), 3, seed), BasisDistances.from_basis(draw(5, 3, 100))
+    X, distances = draw(len(repeats), 3, seed), distances_from(draw(5, 3, 100))
     total = distances.total(X, weights=np.array(repeats, dtype=np.float64))
     repeated = np.repeat(X, repeats, axis=0)
     assert total == pytest.approx(distances.total(repeated), rel=1e-12)
@@ -180,7 +180,7 @@ def test_distances_total__weights_equal_repeated_rows(repeats, seed):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_distances__number_of_the_nearest_basis_row(threads):
     X = np.random.default_rng(0).normal(size=(400, 3)) + 1e3
-    distances, nearest = BasisDistances.from_basis(X[:30]), np.empty(400, dtype=np.intp)
+    distances, nearest = distances_from(X[:30]), np.empty(400, dtype=np.intp)
     weights = np.linspace(1, 2, 400)
     with task_threads(threads):
         total = distances.total(X, weights=weights, nearest=nearest)
