@@ -91,17 +91,28 @@ class File:
             fs.get_file(path, copy)
         return copy
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the fsspec file system, which must see what other processes write."""
+        return {"use_listings_cache": False, **self.storage_options}
+
     def file_system(self) -> tuple[Any, str]:
-        """Return the fsspec file system, and the path in it."""
+        """Return the fsspec file system, for synchronous use, and the path in it."""
         from fsspec.core import url_to_fs
 
         try:
-            fs, path = url_to_fs(self.path, use_listings_cache=False, **self.storage_options)
-        except (ImportError, TypeError, ValueError) as error:
+            fs, path = url_to_fs(self.path, **self.options)
+        except ImportError as error:
             raise ParameterError(
-                f"{self} cannot be opened with these settings ({error}).",
-                "Check the URL and the settings of its fsspec file system. Install dask-nrbfn[s3] "
-                "for s3://, dask-nrbfn[gcs] for gs:// or dask-nrbfn[http] for http://.",
+                f"{self} needs a package that is not installed ({error}).",
+                "Install dask-nrbfn[s3] for s3://, dask-nrbfn[gcs] for gs:// or dask-nrbfn[http] "
+                "for http://.",
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"{self} cannot be opened ({error}).",
+                "Check the protocol, and the arguments of its fsspec file system in the "
+                "environment variables or storage options.",
             ) from error
         return fs, path
 

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -407,7 +407,8 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if a group must not be written to `location`."""
     something_is_there = exists(location)
-    check_outside_groups(location)
+    if (path := local_path(location)) is not None:
+        check_path_outside_groups(path)
     if not something_is_there:
         return
     if not overwrite:
@@ -423,12 +424,6 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
         raise ExistsError(
             f"{location} exists, but is {what}.", f"Give another path, or delete {location}."
         )
-
-
-def check_outside_groups(location: Location) -> None:
-    """Raise ParameterError if a local path is inside a group."""
-    if (path := local_path(location)) is not None:
-        check_path_outside_groups(path)
 
 
 @contextmanager
@@ -517,13 +512,6 @@ def _refuse_links(target: Path) -> None:
                 )
 
 
-def remove_abandoned(location: Location) -> None:
-    """Delete what killed jobs left of a group on a disk, unless another job writes to it now."""
-    if local_path(location) is not None:
-        with suppress(RunBusyError), locked_group(location):
-            pass
-
-
 def replace_group(new: Location, target: Location) -> None:
     """Replace the group at `target` with a complete one on the same disk or object store."""
     path = local_path(new)
@@ -596,12 +584,6 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
         return [name async for name in group.store.list_dir(place)]
 
     return run_in_zarr(listed())
-
-
-def delete_members(group: zarr.Group, names: Iterable[str]) -> None:
-    """Delete groups inside another; they need not be readable, nor exist."""
-    for name in names:
-        run_in_zarr(delete_all(group.store_path / name))
 
 
 def copy_member(source: zarr.Group, target: zarr.Group, name: str) -> None:

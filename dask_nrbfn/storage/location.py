@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import zarr.abc.store
-from fsspec.core import url_to_fs
 from zarr.storage import FsspecStore, LocalStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
@@ -19,9 +18,6 @@ from dask_nrbfn.sources.files import File
 # Metadata has a few kilobytes and is read first. File systems may retry for minutes if a server
 # accepts connections and never answers: s3fs for 6, gcsfs for more.
 _METADATA_TIMEOUT_S = 30
-
-# This process must see what others write, such as the parts of a run.
-_OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
 # A command gets its settings from the environment; in Python a location can have storage options.
 _WHERE = "in the environment variables or storage options"
@@ -210,26 +206,12 @@ class _RemoteStore(FsspecStore):
 def open_store(location: RemoteLocation) -> FsspecStore:
     """Return the zarr store of a group, without any request."""
     file_system(location)
-    return _RemoteStore.from_url(
-        location.url, storage_options={**_OPTIONS, **location.storage_options}
-    )
+    return _RemoteStore.from_url(location.url, storage_options=file_of(location).options)
 
 
 def file_system(location: RemoteLocation) -> tuple[Any, str]:
     """Return the fsspec file system of a location, for synchronous use, and the path in it."""
-    try:
-        fs, path = url_to_fs(location.url, **{**_OPTIONS, **location.storage_options})
-    except ImportError as error:
-        raise ParameterError(
-            f"{location} needs a package that is not installed ({error}).",
-            "Install dask-nrbfn[s3] for s3:// or dask-nrbfn[gcs] for gs://.",
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise ParameterError(
-            f"{location} cannot be opened ({error}).",
-            f"Check the protocol, and the arguments of its fsspec file system {_WHERE}.",
-        ) from error
-    return fs, path
+    return file_of(location).file_system()
 
 
 @contextmanager

@@ -431,7 +431,8 @@ class Run:
 
     def drop(self, *names: str) -> None:
         """Delete groups with all their arrays and parts; they need not be readable, nor exist."""
-        groups.delete_members(self._writable, names)
+        for name in names:
+            run_in_zarr(groups.delete_all(self._writable.store_path / name))
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
         """Delete results of a stage, and the sums that contain them, so they are computed again.
