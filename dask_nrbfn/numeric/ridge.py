@@ -210,7 +210,7 @@ class RidgeSystem:
 
         def solve(alpha: float) -> RidgeSolution | None:
             with _restored(self.gram) if in_place else nullcontext(self.gram.copy()) as penalized:
-                for factor, P in self._terms(alpha):
+                for factor, P in self.terms(alpha):
                     _add_scaled(penalized, factor, P)
                 if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
                     regular = factor_in_place(penalized)
@@ -228,7 +228,7 @@ class RidgeSystem:
             return replace(self.keep(kept).factored(alpha), kept=kept)
         matrix, Q = self.gram, None
         if self.directions is None:
-            for factor, P in self._terms(alpha):
+            for factor, P in self.terms(alpha):
                 _add_scaled(matrix, factor, P)
         else:
             Q, matrix = _within(matrix, self.directions)
@@ -239,14 +239,14 @@ class RidgeSystem:
 
     def ridge(self, alpha: float) -> Floats:
         """Return the diagonal (r,), or the matrix (r, r), that is added to the gram matrix."""
-        terms = self._terms(alpha)
+        terms = self.terms(alpha)
         n_axes = max(P.ndim for _, P in terms)
         ridge = np.zeros(self.gram.shape[:n_axes])
         for factor, P in terms:
             _add_scaled(ridge, factor, P)
         return ridge
 
-    def _terms(self, alpha: float) -> list[tuple[float, Floats]]:
+    def terms(self, alpha: float) -> list[tuple[float, Floats]]:
         """Return the terms of the ridge: factors with matrices (r, r) or diagonals (r,)."""
         gram, penalty = self.gram, self.penalty
         trace, ones = float(np.trace(gram)), np.ones(len(gram))

@@ -6,7 +6,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.device import to_host
 from dask_nrbfn.numeric.products import times_symmetric
-from dask_nrbfn.numeric.ridge import JITTER, RidgeSystem, penalty_unit
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.types import Floats
 
 
@@ -62,7 +62,7 @@ def error_and_risk(weights: Floats, system: RidgeSystem, alpha: float) -> ErrorA
     rows is needed. ``2 q r^2`` flops and a matrix like weights. If the fit is 0, as for a constant
     target, error and risk are 1.
     """
-    return _Norms.of(weights, system).relative(float(np.trace(system.gram)), alpha)
+    return _Norms.of(weights, system, alpha).relative(alpha)
 
 
 def spectral_bounds(
@@ -74,13 +74,12 @@ def spectral_bounds(
 
     ``2 q r^2`` flops, without the eigenvalues, which take ``4 r^3 / 3``.
     """
-    norms = _Norms.of(weights, system)
-    trace = float(np.trace(system.gram))
+    norms = _Norms.of(weights, system, alpha)
     return SpectralBounds(
-        relative=norms.relative(trace, alpha),
+        relative=norms.relative(alpha),
         absolute_error=norms.residual,
         absolute_risk=norms.weights,
-        absolute_objective=norms.residual + alpha * trace * norms.penalty + norms.further * trace,
+        absolute_objective=norms.residual + norms.penalized,
         rank=None if eigenvalues is None else _numerical_rank(eigenvalues),
         attainable=None if eigenvalues is None else _attainable_risk(eigenvalues),
     )
@@ -117,47 +116,43 @@ def _attainable_risk(eigenvalues: Floats) -> RiskRange:
 
 @dataclass(frozen=True)
 class _Norms:
-    """Squared norms of the residuals, the fit and the weights.
+    """Squared norms of the residuals, the fit and the weights, and the trace of gram.
 
-    `penalty` is the term of alpha, `further` of `JITTER` and locality, over the trace of gram.
+    `penalized` is the sum of all terms of the ridge.
     """
 
     residual: float
     fit: float
     weights: float
-    penalty: float
-    further: float
+    penalized: float
+    trace: float
 
     @classmethod
-    def of(cls, weights: Floats, system: RidgeSystem) -> "_Norms":
+    def of(cls, weights: Floats, system: RidgeSystem, alpha: float) -> "_Norms":
         """Return the norms of weights (q, r) on the summed rows."""
-        gram, penalty = system.gram, system.penalty
-        trace = float(np.trace(gram))
-        fit = float(np.sum(times_symmetric(weights, gram) * weights))
+        fit = _squared_norm(weights, system.gram)
         # Rounding must not make a perfect fit better than perfect.
         crossed = 2.0 * float(np.sum(weights * system.cross))
-        residual = max(system.target_norm - crossed + fit, 0.0)
-        squares = float(np.sum(weights**2))
-        penalized, further = squares, 0.0
-        if penalty is not None:
-            if penalty.ndim == 1:
-                kept = np.isfinite(penalty)
-                penalized = np.sum(weights[:, kept] ** 2 * penalty[kept])
-            else:
-                penalized = np.sum((weights @ penalty) * weights)
-                further = JITTER * squares
-            penalized *= penalty_unit(penalty, gram) / trace
-        if system.locality is not None:
-            differences = np.sum((weights @ system.locality.matrix) * weights)
-            further += system.locality.factor(gram, penalty) * differences / trace
-        return cls(residual, fit, squares, float(penalized), float(further))
+        return cls(
+            residual=max(system.target_norm - crossed + fit, 0.0),
+            fit=fit,
+            weights=float(np.sum(weights**2)),
+            penalized=sum(factor * _squared_norm(weights, P) for factor, P in system.terms(alpha)),
+            trace=float(np.trace(system.gram)),
+        )
 
-    def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
+    def relative(self, alpha: float) -> ErrorAndRisk:
         """Return error, risk and objective over the norm of the fit."""
         if self.fit == 0:
             return ErrorAndRisk(1.0, 1.0, alpha)
         error = self.residual / self.fit + 1.0
-        risk = self.weights * trace / self.fit
-        penalty = self.penalty * trace / self.fit
-        further = self.further * trace / self.fit
-        return ErrorAndRisk(error, risk, error + alpha * penalty - 1.0 + further)
+        objective = error - 1.0 + self.penalized / self.fit
+        return ErrorAndRisk(error, self.weights * self.trace / self.fit, objective)
+
+
+def _squared_norm(weights: Floats, P: Floats) -> float:
+    """Return ``tr(W P W')`` for a matrix (r, r), or a diagonal (r,); 0 times infinity is 0."""
+    if P.ndim == 2:
+        return float(np.sum(times_symmetric(weights, P) * weights))
+    kept = np.isfinite(P)
+    return float(np.sum(weights[:, kept] ** 2 * P[kept]))
