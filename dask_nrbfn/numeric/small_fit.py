@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.device import array_module, beside, to_host
 from dask_nrbfn.numeric.distances import SquaredDistances, distances_from, float_rows, placed
 from dask_nrbfn.numeric.gradients import GradientSums, feature_weights
-from dask_nrbfn.numeric.held_out import (
-    FoldWeights,
-    held_out_scores,
-)
+from dask_nrbfn.numeric.held_out import FoldWeights, held_out_scores
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.moments import Moments, MomentSums, mirror_in_place
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
@@ -279,14 +276,14 @@ class _Judging:
         """
         features = self.features(network)
         own = features.on_device()
-        of_folds = [
-            self._solve(features, sums, kept, network.ridges)
-            for sums, kept in zip(self._seen_sums(own), self._kept, strict=True)
-        ]
         n_targets = self._table.targets.n_targets
         held_out = np.full((len(self._order), len(network.ridges), n_targets), np.nan)
-        for rows, scores in self._held_out(own, of_folds):
-            held_out[self._order[rows]] = to_host(scores)
+        for fold, kept, sums in zip(self._folds, self._kept, self._seen_sums(own), strict=True):
+            weights = self._solve(features, sums, kept, network.ridges)
+            vectors = beside(weights.rows, own.basis)
+            for rows in self._table.blocks(fold):
+                scores = held_out_scores(own, self._rows(own, rows), vectors, weights.intercepts)
+                held_out[self._order[rows]] = to_host(scores)
         return held_out
 
     def _seen_sums(self, features: RadialFeatures) -> Iterator[list[Floats]]:
@@ -327,18 +324,3 @@ class _Judging:
         )
         terms = RidgeTerms(features=features.on_device, shares=lambda: self.shares)
         return solve_all(system, kept, tried=ridges, terms=terms, estimated=False)[0]
-
-    def _held_out(
-        self, features: RadialFeatures, of_folds: list[FoldWeights]
-    ) -> Iterator[tuple[slice, Floats]]:
-        """Yield held-out rows, and their scores (b, A, q) by networks fitted without them."""
-        for weights, group in zip(of_folds, self._folds, strict=True):
-            weight_rows = beside(weights.rows, features.basis)
-            for rows in self._table.blocks(group):
-                scores = held_out_scores(
-                    features,
-                    self._rows(features, rows),
-                    weight_rows,
-                    weights.intercepts,
-                )
-                yield rows, scores
