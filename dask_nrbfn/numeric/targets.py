@@ -1,6 +1,5 @@
 """Targets of rows: class indicators or numbers."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,47 +15,20 @@ def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
     return has
 
 
-class Targets(ABC):
-    """The form in which targets enter the moments of a table.
-
-    centred: whether the network has an intercept: targets are centred before weights are solved.
-    """
-
-    centred: ClassVar[bool]
-
-    @property
-    @abstractmethod
-    def n_targets(self) -> int:
-        """Number of targets q: K classes, or columns of numbers."""
-
-    @abstractmethod
-    def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return class codes unchanged, and numbers minus the origin."""
-
-    @abstractmethod
-    def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of a block, each row times its factor (b,), float64 (b, 1 + q)."""
-
-
 @dataclass(frozen=True)
-class ClassTargets(Targets):
+class ClassTargets:
     """Class indicators: T is F, each row of which has a single 1."""
 
-    n_classes: int
+    n_targets: int
 
     centred: ClassVar[bool] = False
-
-    @property
-    def n_targets(self) -> int:
-        """Number of classes K."""
-        return self.n_classes
 
     def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
         """Return class codes unchanged."""
         return targets
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 F]`` of class codes, float64 (b, 1 + K)."""
+        """Return ``[1 F]`` of codes, each row times its factor (b,), float64 (b, 1 + K)."""
         T = np.zeros((len(targets), 1 + self.n_targets))
         T[:, 0] = 1.0 if factors is None else factors
         T[:, 1:][np.arange(len(T)), targets] = T[:, 0]
@@ -64,7 +36,7 @@ class ClassTargets(Targets):
 
 
 @dataclass(frozen=True, eq=False)
-class NumberTargets(Targets):
+class NumberTargets:
     """Numbers minus an origin, because squares of numbers far from 0 lose digits."""
 
     origin: Floats
@@ -81,9 +53,16 @@ class NumberTargets(Targets):
         return targets - self.origin
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
-        """Return ``[1 T]`` of numbers, float64 (b, 1 + q)."""
+        """Return ``[1 T]`` of numbers, each row times its factor (b,), float64 (b, 1 + q)."""
         T = np.ones((len(targets), 1 + self.n_targets))
         T[:, 1:] = self.shifted(targets)
         if factors is not None:
             T *= factors[:, None]
         return T
+
+
+Targets = ClassTargets | NumberTargets
+"""How targets enter the moments of a table.
+
+`centred`: whether the network has an intercept: targets are centred before weights are solved.
+"""
