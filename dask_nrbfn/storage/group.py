@@ -512,6 +512,13 @@ def _refuse_links(target: Path) -> None:
                 )
 
 
+def remove_abandoned(location: Location) -> None:
+    """Delete what killed jobs left of a group on a disk, unless another job writes to it now."""
+    if local_path(location) is not None:
+        with suppress(RunBusyError), locked_group(location):
+            pass
+
+
 def replace_group(new: Location, target: Location) -> None:
     """Replace the group at `target` with a complete one on the same disk or object store."""
     path = local_path(new)

@@ -22,7 +22,7 @@ from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.numeric import device
-from dask_nrbfn.numeric.distances import BasisDistances, placed
+from dask_nrbfn.numeric.distances import distances_from, placed
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -78,7 +78,7 @@ def drawn(n_rows: int, n_features: int, seed: int = 0) -> tuple[np.ndarray, np.n
 
 def total_distance(X: np.ndarray, basis: np.ndarray, size: int, *, l1: bool = False) -> float:
     """Return the sum of the distances of rows, in blocks of a size, from all basis rows."""
-    distances = BasisDistances.from_basis(placed(basis, None)[0], l1=l1)
+    distances = distances_from(placed(basis, None)[0], l1=l1)
     starts = range(0, len(X), size)
     return sum(distances.total(X[start : start + size]) for start in starts)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.distances import distances_from
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.penalties import Ridge, RidgeTerms
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -129,7 +129,7 @@ def radial_system(features: RadialFeatures, X: NDArray[Any], codes: NDArray[Any]
 
 def shares(basis: NDArray[Any], X: NDArray[Any]) -> Floats:
     """Return the share of rows (n, p) that are nearest to each basis row, float64 (r,)."""
-    distances, nearest = BasisDistances.from_basis(basis), np.empty(len(X), dtype=np.intp)
+    distances, nearest = distances_from(basis), np.empty(len(X), dtype=np.intp)
     for block in blocks(len(X)):
         distances.total(X[block], nearest=nearest[block])
     return np.bincount(nearest, minlength=len(basis)) / len(X)
@@ -137,7 +137,7 @@ def shares(basis: NDArray[Any], X: NDArray[Any]) -> Floats:
 
 def mean_distance(basis: NDArray[Any], X: NDArray[Any]) -> float:
     """Return the mean distance between basis (r, p) and rows (n, p)."""
-    distances = BasisDistances.from_basis(basis)
+    distances = distances_from(basis)
     total = sum(distances.total(X[block]) for block in blocks(len(X)))
     return total / (len(basis) * len(X))
 

@@ -8,7 +8,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.cluster import KMeans
 
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.distances import distances_from
 from dask_nrbfn.numeric.radial import RadialFeatures
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ class Mixture(NamedTuple):
 def mixture_step(X: Floats, mixture: Mixture, *, least_variance: float) -> Mixture:
     """Return what one step of EM makes of a mixture for rows (n, p)."""
     n_features = X.shape[1]
-    squared = BasisDistances.from_basis(mixture.centres).squared(X)
+    squared = distances_from(mixture.centres).clipped(X)
     logarithms = np.log(mixture.shares) - 0.5 * (
         squared / mixture.variances + n_features * np.log(mixture.variances)
     )
@@ -40,7 +40,7 @@ def mixture_step(X: Floats, mixture: Mixture, *, least_variance: float) -> Mixtu
     # A component that lost all rows stays where it is.
     totals = np.maximum(parts.sum(axis=0), np.finfo(np.float64).tiny)
     centres = parts.T @ X / totals[:, None]
-    squared = BasisDistances.from_basis(centres).squared(X)
+    squared = distances_from(centres).clipped(X)
     variances = (parts * squared).sum(axis=0) / (n_features * totals)
     return Mixture(totals / len(X), centres, np.maximum(variances, least_variance))
 
@@ -63,7 +63,7 @@ class NetlabNetwork(ClassifierMixin, BaseEstimator):
         mixture = self._start(rows, least_variance)
         for _ in range(_MIXTURE_STEPS):
             mixture = mixture_step(rows, mixture, least_variance=least_variance)
-        squared = BasisDistances.from_basis(mixture.centres).squared(mixture.centres)
+        squared = distances_from(mixture.centres).clipped(mixture.centres)
         width = float(np.sqrt(squared.max()))
         self._features = RadialFeatures.from_basis(mixture.centres, width, normalized=False)
         self._weights = np.linalg.pinv(self._activations(rows)) @ np.eye(len(self.classes_))[codes]
@@ -82,7 +82,7 @@ class NetlabNetwork(ClassifierMixin, BaseEstimator):
             max_iter=_KMEANS_STEPS,
             random_state=self.random_state,
         ).fit(X)
-        squared = BasisDistances.from_basis(means.cluster_centers_).squared(means.cluster_centers_)
+        squared = distances_from(means.cluster_centers_).clipped(means.cluster_centers_)
         np.fill_diagonal(squared, np.inf)
         shares = np.bincount(means.labels_, minlength=self.n_basis) / len(X)
         variances = np.maximum(squared.min(axis=1), least_variance)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.cluster import KMeans
 
-from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.distances import distances_from
 from dask_nrbfn.numeric.radial import RadialFeatures
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ class SensitivityNetwork(ClassifierMixin, BaseEstimator):
             means = KMeans(count, n_init=1, random_state=self.random_state).fit(rows)
             centres = means.cluster_centers_
             # The paper does not say its widths; this is the rule of hu-nrbfn.
-            width = BasisDistances.from_basis(centres).total(rows) / (len(rows) * count)
+            width = distances_from(centres).total(rows) / (len(rows) * count)
             features = RadialFeatures.from_basis(centres, width, normalized=False)
             columns = np.column_stack([features.activations(rows), np.ones(len(rows))])
             weights = np.linalg.lstsq(columns, codes, rcond=None)[0]
