@@ -72,8 +72,8 @@ class RowReading:
     block_rows: int
     weighting: RowWeights
     n_folds: int = 1
-    # More than `n_folds` if the last fold has the rows of all other folds; None: `n_folds`.
-    n_drawn_folds: int | None = None
+    # At least `n_folds`; the last fold has the rows of all further ones.
+    n_drawn_folds: int = 1
     seed: int = 0
     codes_in_model: Sequence[int] | None = None
 
@@ -82,8 +82,7 @@ def folded_blocks(
     dataset: Dataset, start: int, stop: int, reading: RowReading
 ) -> Iterator[FoldedBlock]:
     """Yield rows in blocks, each sorted by fold; reading begins at once."""
-    size, n_folds = reading.block_rows, reading.n_folds
-    n_drawn = n_folds if reading.n_drawn_folds is None else reading.n_drawn_folds
+    size, n_folds, n_drawn = reading.block_rows, reading.n_folds, reading.n_drawn_folds
     blocks = dataset.blocks(start, stop, size)
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:

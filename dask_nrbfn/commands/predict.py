@@ -254,8 +254,7 @@ def _write(
 ) -> int:
     """Write the named results, and ids, to a Zarr group; return the number of rows with gaps."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
-    extended = model.intervals is not None
-    scorer = Scorer(model, extended=extended)
+    scorer = Scorer(model, extended=model.intervals is not None)
     empty = {name: scorer.no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
     with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
