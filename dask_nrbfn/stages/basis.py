@@ -415,6 +415,8 @@ def _centres(X: Rows, hashes: NDArray[np.uint64], scaling: Scaling, size: int, s
         init=dense(rows[firsts]) if len(firsts) > _MOST_DISTANT else "k-means++",
         n_init=1,
         batch_size=_BATCH_ROWS,
+        # Centres of few rows stay: moved to drawn rows, they could be the same row.
+        reassignment_ratio=0.0,
         random_state=seed,
     )
     # Sums over several threads differ in their last bits, which can end the iterations earlier.

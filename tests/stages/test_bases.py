@@ -164,6 +164,14 @@ def test_kmeans__many_centres_begin_at_distinct_rows():
         assert len(found.rows) == expected
 
 
+def test_kmeans__centres_of_few_rows_are_not_moved_to_one_row():
+    X = np.random.default_rng(0).standard_normal((400, 2))
+    hashes, scaling = hash_rows(X, seed=0), Scaling("none", np.zeros(2), np.ones(2))
+    order = np.argsort(hashes)
+    centres = _centres(X[order], hashes[order], scaling, 390, 0).values
+    assert len(np.unique(centres, axis=0)) == 390
+
+
 @pytest.mark.parametrize("scale", ["standard", "unit"])
 def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
     # Clusters so far apart that there is no doubt which rows belong together.
