@@ -67,10 +67,15 @@ def compare_with_fit(job: StageJob, criterion: str, network: float) -> float:
     """
     dataset = job.dataset
     units = job.run, dataset, drawn_rows(dataset)
-    linear, n_judged = run_task(job.engine, _judge_linear, *units, label="validation")
-    # The variances of a share of rows, and of the mean of squared normal residuals.
-    variance = 2.0 * network**2 if job.run.of_numbers else network * (1.0 - network)
-    if linear < network - _CLEARLY * np.sqrt(variance / n_judged):
+    linear, n_rows = run_task(job.engine, _judge_linear, *units, label="validation")
+    if job.run.of_numbers:
+        # Of the mean of squared normal residuals.
+        variance = 2.0 * network**2
+    else:
+        # Laplace's rule of succession: if all labels are wrong, a variance of 0 would be too small.
+        wrong = (network * n_rows + 1.0) / (n_rows + 2.0)
+        variance = wrong * (1.0 - wrong)
+    if linear < network - _CLEARLY * np.sqrt(variance / n_rows):
         _advise(criterion, linear, network, "tune")
     return float(linear)
 
@@ -82,11 +87,12 @@ def _try_linear(run: Run, dataset: Dataset, n_judged: int) -> PartResult:
     return PartResult({"figure": figure}, {"losses": losses, "shares": shares})
 
 
-def _judge_linear(run: Run, dataset: Dataset, n_rows: int) -> tuple[float, int]:
-    """Return the figure of linear functions of drawn rows, and the number of held-out rows."""
+def _judge_linear(run: Run, dataset: Dataset, n_rows: int) -> tuple[float, float]:
+    """Return the figure of linear functions, and the number of equal weights that say as much."""
     sample = TrialRows.drawn(dataset, run.spec, n_rows)
-    figure, losses = _linear(run, dataset, sample, MOST_JUDGED)
-    return figure, len(losses)
+    figure, _ = _linear(run, dataset, sample, MOST_JUDGED)
+    shares = sample.shares(MOST_JUDGED)
+    return figure, 1.0 / float(shares @ shares)
 
 
 def _linear(

@@ -90,3 +90,20 @@ def test_linear_model__a_fit_is_silent_about_one_that_is_better_by_chance(caplog
     found = fit_table(X, y, FitParams(scale="standard")).stages["validation"]
     assert found["linear"] < found["error_rate"]
     assert "linear" not in caplog.text
+
+
+def test_linear_model__a_fit_is_silent_about_chance_in_few_heavy_rows(caplog):
+    rng = np.random.default_rng(14)
+    X, y = rng.normal(size=(800, 3)), (rng.random(800) < 0.015).astype(np.int64)
+    params = FitParams(class_weight="balanced", basis="random", basis_size=40, random_state=14)
+    found = fit_table(X, y, params).stages["validation"]
+    assert found["linear"] < found["error_rate"] - 0.05
+    assert "linear" not in caplog.text
+
+
+def test_linear_model__a_fit_with_all_labels_wrong_is_silent_about_one_that_is_as_wrong(caplog):
+    rng = np.random.default_rng(1)
+    for n_columns in (1, 3):
+        found = fit_table(rng.normal(size=(10, n_columns)), np.arange(10), FitParams())
+        assert found.stages["validation"]["error_rate"] == 1
+    assert "linear" not in caplog.text
