@@ -43,6 +43,13 @@ def drawn_rows(dataset: Dataset) -> int:
     return min(dataset.n_rows, _MOST_ROWS, _MOST_VALUES // dataset.n_features)
 
 
+def linear_bytes(n_rows: int, n_features: int, n_targets: int) -> int:
+    """Return the peak memory of linear functions of the columns in bytes."""
+    # The rows twice, and scaled; those outside a fold and those outside the fold before, and their
+    # products with the weights.
+    return 8 * (n_rows * (6 * n_features + 3 * n_targets) + 3 * n_features**2)
+
+
 def compare_with_trial(job: StageJob, stage: str, trial: JudgedRows) -> float | None:
     """Return the figure of linear functions on the rows that judge trials; warn if they gain."""
     run, dataset = job.run, job.dataset

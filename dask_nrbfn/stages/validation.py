@@ -56,7 +56,13 @@ from dask_nrbfn.stages.basis import BASIS_LABELLED, BASIS_ROWS
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
-from dask_nrbfn.stages.linear import compare_with_fit, drawn_rows, has_linear_model, linear_flops
+from dask_nrbfn.stages.linear import (
+    compare_with_fit,
+    drawn_rows,
+    has_linear_model,
+    linear_bytes,
+    linear_flops,
+)
 from dask_nrbfn.stages.moments import (
     STORED_MOMENTS,
     folded_reading,
@@ -627,10 +633,12 @@ def _validation_cost(s: FitSizes) -> StageCost:
     block_bytes = 8 * (rows * s.r + 5 * rows * (s.width + n_scores))
     weights_bytes = 2 * 8 * s.spec.n_sums * n_scores * s.r
     parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
-    linear, linear_bytes = 0.0, 0
+    linear, held_by_linear = 0.0, 0
     if s.spec.chooses_alpha and has_linear_model(s.dataset):
         n_drawn = drawn_rows(s.dataset)
-        linear, linear_bytes = linear_flops(s.dataset, n_drawn), 4 * 8 * n_drawn * s.p
+        linear, held_by_linear = linear_flops(s.dataset, n_drawn), linear_bytes(n_drawn, s.p, s.q)
+        # Most chunks have drawn rows.
+        n_read += s.n
     return StageCost(
         products=n_scored * s.product_flops(s.r) + 2 * s.n_judged * s.r * n_scores + linear,
         exponentials=n_scored * s.r + s.n_judged * len(INVERSE_TEMPERATURES) * n_scores,
@@ -639,7 +647,7 @@ def _validation_cost(s: FitSizes) -> StageCost:
             s.basis_bytes(s.r, copies=4)
             + block_bytes
             + weights_bytes
-            + max(drawn_bytes + calibration_bytes(s), linear_bytes)
+            + max(drawn_bytes + calibration_bytes(s), held_by_linear)
         ),
         n_tasks=n_passes * parts.n_parts,
     )

@@ -1,5 +1,6 @@
 """Fits that choose alpha on held-out rows."""
 
+import tracemalloc
 from dataclasses import replace
 from itertools import product
 
@@ -10,7 +11,7 @@ from sklearn.datasets import load_wine
 from dask_nrbfn.numeric.calibration import DrawnRows
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import resolve
+from dask_nrbfn.stages import linear, resolve
 from dask_nrbfn.stages.moments import read_features
 from dask_nrbfn.stages.validation import read_draw
 from dask_nrbfn.stages.weights import _solve_first
@@ -107,3 +108,16 @@ def test_linear_model__a_fit_with_all_labels_wrong_is_silent_about_one_that_is_a
         found = fit_table(rng.normal(size=(10, n_columns)), np.arange(10), FitParams())
         assert found.stages["validation"]["error_rate"] == 1
     assert "linear" not in caplog.text
+
+
+@pytest.mark.parametrize(("n_columns", "n_classes"), [(200, 2), (2, 400)])
+def test_linear_model__holds_no_more_than_its_cost_says(n_columns, n_classes):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(4000, n_columns)), np.arange(4000) % n_classes
+    run = fit_table(X, y, FitParams(basis="random", basis_size=400, alpha=1e-3), chunk_rows=500)
+    dataset = write(X, y, chunk_rows=500)
+    tracemalloc.start()
+    linear._judge_linear(run, dataset, len(X))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= linear.linear_bytes(len(X), n_columns, n_classes) < 2 * peak

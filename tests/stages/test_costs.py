@@ -139,11 +139,12 @@ def test_costs__of_a_tuned_alpha(table):
     # One fold of a hundred, so two sums, and seven alphas.
     assert of["moments"].written_bytes == 3_200_000
     states(of["path"], systems={200: 7}, held=3_565_000)
-    # Two passes over 10^4 rows, the second of which calibrates; linear functions of 20,000 rows.
+    # Two passes over 10^4 rows, the second of which calibrates; linear functions of 20,000 rows,
+    # which are drawn from all.
     states(
         of["validation"],
-        products=2 * 20e6 + 84e6 + 500_000, exponentials=2 * 2e6 + 5.25e6, read_bytes=80e6,
-        n_tasks=20, held=21_452_160,
+        products=2 * 20e6 + 84e6 + 500_000, exponentials=2 * 2e6 + 5.25e6, read_bytes=120e6,
+        n_tasks=20, held=25_252_910,
     )  # fmt: skip
     states(of["weights"], systems={200: 1}, held=765_000)
 
