@@ -305,12 +305,12 @@ def _read_sums(run: Run, cells: Iterable[int], kind: type[Any], key: str) -> lis
 
 
 # The names of the parts with the rows and networks of all cells. Updates need the networks.
-ROWS, FITS = "cells-rows", "cells/networks"
+ROWS, FITS = "cells-blocks", "cells/networks"
 
 # Number of drawn cells, of those that may end a comparison, and the names of its groups.
 _DRAWN, _FIRST = 8, 4
 _ONE = "cells-one"
-_DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-rows", "cells-drawn-fits"
+_DRAWN_ROWS, _DRAWN_FITS = "cells-drawn-blocks", "cells-drawn-fits"
 
 # Standard errors by which cells must do better: one network is trained on fewer rows here than in
 # the fit.
