@@ -315,8 +315,7 @@ class TableRows(NamedTuple):
     def drawn(cls, dataset: Dataset, params: FitParams, size: int) -> Self:
         """Return `size` drawn rows of a dataset."""
         rows = drawn_rows(dataset.n_rows, size, params.random_state)
-        numbers = dataset.of_numbers
-        targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
+        targets = dataset.take_targets(rows)
         own = dataset.take_weights(rows) if dataset.sample_weights is not None else None
         weights = RowWeights.of(dataset, params).of_rows(targets, own)
         weights = np.ones(len(rows)) if weights is None else weights
