@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.small_fit import losses_of, target_scales
 from dask_nrbfn.numeric.trials import figures_of, judged_rows
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.spec import Spec
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.trials import MOST_JUDGED, JudgedRows, TrialRows
@@ -21,8 +22,9 @@ logger = logging.getLogger(__name__)
 # Most columns, because the time grows with their square.
 _MOST_COLUMNS = 1000
 
-# Drawn rows that are compared with a fit, and the values of their columns.
-_MOST_ROWS, _MOST_VALUES = 20_000, 2**22
+# Drawn rows that are compared with a fit, the values of their columns, and the chunks of the rows
+# that they are drawn from: one task reads nearly all of them.
+_MOST_ROWS, _MOST_VALUES, _MOST_CHUNKS = 20_000, 2**22, 100
 
 # Linear functions do clearly better if they gain so many standard errors.
 _CLEARLY = 2.0
@@ -38,7 +40,13 @@ def linear_flops(dataset: Dataset, n_rows: int) -> float:
     return n_rows * float(dataset.n_features) ** 2 if has_linear_model(dataset) else 0.0
 
 
-def drawn_rows(dataset: Dataset) -> int:
+def is_compared(spec: Spec, dataset: Dataset) -> bool:
+    """Return whether a fit is compared with linear functions of drawn rows."""
+    few = -(-dataset.n_rows // dataset.chunk_rows) <= _MOST_CHUNKS
+    return few and spec.chooses_alpha and has_linear_model(dataset)
+
+
+def n_compared_rows(dataset: Dataset) -> int:
     """Return the number of drawn rows that are compared with a fit."""
     return min(dataset.n_rows, _MOST_ROWS, _MOST_VALUES // dataset.n_features)
 
@@ -73,7 +81,7 @@ def compare_with_fit(job: StageJob, criterion: str, network: float) -> float:
     network: the figure of the fit, an error rate or a relative error.
     """
     dataset = job.dataset
-    units = job.run, dataset, drawn_rows(dataset)
+    units = job.run, dataset, n_compared_rows(dataset)
     linear, n_rows = run_task(job.engine, _judge_linear, *units, label="validation")
     if job.run.of_numbers:
         # Of the mean of squared normal residuals.

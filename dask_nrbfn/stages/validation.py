@@ -58,10 +58,10 @@ from dask_nrbfn.stages.context import FitContext, FitSizes
 from dask_nrbfn.stages.cost import StageCost
 from dask_nrbfn.stages.linear import (
     compare_with_fit,
-    drawn_rows,
-    has_linear_model,
+    is_compared,
     linear_bytes,
     linear_flops,
+    n_compared_rows,
 )
 from dask_nrbfn.stages.moments import (
     STORED_MOMENTS,
@@ -586,7 +586,7 @@ def _validate(job: StageJob) -> ValidationRecord:
     if isinstance(sums, HeldOutSums):
         temperature = figures["temperature"]
         figures |= calibrate(job, "validation", weights_of, loss="squared", temperature=temperature)
-    if run.spec.chooses_alpha and has_linear_model(job.dataset):
+    if is_compared(run.spec, job.dataset):
         figures["linear"] = compare_with_fit(job, criterion, figures[criterion])
     return ValidationRecord(path=path, chosen=chosen, n_rows=folds.n_rows, **figures)
 
@@ -634,8 +634,8 @@ def _validation_cost(s: FitSizes) -> StageCost:
     weights_bytes = 2 * 8 * s.spec.n_sums * n_scores * s.r
     parts = PartLayout.of(n_read // n_passes, s.spec.params.n_parts)
     linear, held_by_linear = 0.0, 0
-    if s.spec.chooses_alpha and has_linear_model(s.dataset):
-        n_drawn = drawn_rows(s.dataset)
+    if is_compared(s.spec, s.dataset):
+        n_drawn = n_compared_rows(s.dataset)
         linear, held_by_linear = linear_flops(s.dataset, n_drawn), linear_bytes(n_drawn, s.p, s.q)
         # Most chunks have drawn rows.
         n_read += s.n

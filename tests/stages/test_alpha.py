@@ -121,3 +121,10 @@ def test_linear_model__holds_no_more_than_its_cost_says(n_columns, n_classes):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= linear.linear_bytes(len(X), n_columns, n_classes) < 2 * peak
+
+
+def test_linear_model__is_left_out_of_many_chunks_that_one_task_would_read(monkeypatch):
+    X, y = load_wine(return_X_y=True)
+    monkeypatch.setattr(linear, "_MOST_CHUNKS", 17)
+    assert "linear" in fit_table(X, y, FitParams(), chunk_rows=11).stages["validation"]
+    assert "linear" not in fit_table(X, y, FitParams(), chunk_rows=10).stages["validation"]
