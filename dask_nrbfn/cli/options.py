@@ -54,8 +54,8 @@ _OPTIONS: dict[str, str] = {
     "inputs columns|features": "Inputs of the file: the columns of the table, or X, the matrix of "
     "the features that are made of the columns.  [default: columns, or X if all features are "
     "columns]",
-    "evaluate ROWS": "Evaluate the model on these rows: a dataset, or a file like the training "
-    "file.",
+    "evaluate ROWS": "Evaluate the model on these rows: a dataset, a file like the training file, "
+    "or a query.",
     # Updates.
     "forget": "Remove the rows from RUN.",
     "max_error_rate SHARE": "Keep the old model, and exit with 2, if the new model has a larger "

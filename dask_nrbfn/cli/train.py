@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,7 +106,7 @@ def _fit(job: Job, dataset: str, run: str, options: dict[str, Any], **tuning: An
         logger.info(
             "fit: with default options, only alpha is chosen. In the time of a few fits, tune also "
             "chooses kernel, scale, width and size of the basis: dask-nrbfn tune %s NEW_RUN",
-            dataset,
+            quote(str(dataset)),
         )
 
 

@@ -411,7 +411,10 @@ def _concerns_of_classes(finished: FinishedRun) -> Iterator[Concern]:
         figures = class_figures(finished.labels, record["confusion"])
         recalls = [of_class["recall"] for of_class in figures]
         if missed := _names_below("recall", finished.labels, recalls, _LOW_RECALL):
-            remedy = '`class_weight`="balanced" raises their recall, and often the total error.'
+            remedy = (
+                "Compare their probabilities with a lower threshold. "
+                '`class_weight`="balanced" raises their recall, and often the total error.'
+            )
             if not finished.run.begun.is_judged:
                 remedy = f"Let a tuning choose the scale and a larger basis. {remedy}"
             yield Concern(

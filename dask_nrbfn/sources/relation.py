@@ -34,6 +34,9 @@ _COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
 SNIFFED_ROWS = 100_000
 Connection = duckdb.DuckDBPyConnection
 _REMEDY = "Correct the table or the query."
+_NOT_REPLACED = (
+    "Leave the column out of REPLACE, for example the label or target, which new rows may lack."
+)
 _CONVERSION = (
     "Correct the cell, or read it as a missing value by TRY_CAST. If the query has no cast, read "
     "the column as text " + BY_SQL.format("types = {'COLUMN': 'VARCHAR'}")
@@ -54,6 +57,8 @@ def explained(place: object) -> Iterator[None]:
     except DataError as error:
         if isinstance(error.__cause__, duckdb.ConversionException):
             raise DataError(error.problem, _CONVERSION) from error.__cause__
+        if "REPLACE list not found" in error.problem:
+            raise DataError(error.problem, _NOT_REPLACED) from error.__cause__
         raise
 
 

@@ -35,6 +35,8 @@ _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 _EQUAL_TIMES = 1e-6
 # Texts like numbers and dates: most of their characters are digits and marks among them.
 _FORM = re.compile(r"[-+$€£¥]?\s?\d[\d.,/: '-]*(\s?[%$€£¥+]|(?P<unit>\s?[a-zA-Z]{1,3}))?")
+# Marks between the parts of dates and times.
+_LIKE_DATE = re.compile(r"[/:]|\d-")
 # More units of a column are letters of codes.
 _MOST_UNITS = 3
 # A comma that is not between thousands.
@@ -321,14 +323,27 @@ def _doubt(name: str, texts: Iterable[str], origin: str, *, is_used: bool) -> st
     units = {each["unit"].strip() for each in found if each["unit"]}
     if 1 < len(units) <= _MOST_UNITS:
         has += f" Its units ({', '.join(sorted(units))}) differ: scale the numbers of each."
-    mark = "," if any(map(_DECIMAL_COMMA.search, formed)) else "."
+    return (
+        f"{has} Convert numbers by {_converting(name, formed)}, and dates by strptime. Pass texts "
+        "that mark missing values in `missing_values`, and the name of a column of codes in "
+        "`categorical`."
+    )
+
+
+def _converting(name: str, texts: Iterable[str]) -> str:
+    """Return the option with a query that makes numbers of texts, without units and the like."""
+    mark = "," if any(map(_DECIMAL_COMMA.search, texts)) else "."
     number = rf"regexp_replace(\"{name}\", '[^0-9{mark}-]', '', 'g')"
     number = f"replace({number}, ',', '.')" if mark == "," else number
-    return (
-        f'{has} Convert numbers by `sql`="SELECT * REPLACE (TRY_CAST({number} AS DOUBLE) AS '
-        rf'\"{name}\") FROM source", and dates by strptime. Pass texts that mark missing values in '
-        "`missing_values`, and the name of a column of codes in `categorical`."
-    )
+    query = rf"SELECT * REPLACE (TRY_CAST({number} AS DOUBLE) AS \"{name}\") FROM source"
+    return f'`sql`="{query}"'
+
+
+def conversion_of(name: str, text: str) -> str:
+    """Return a sentence that says how to make a number of a text; "" if it looks like none."""
+    if not _formed([text]) or _LIKE_DATE.search(text):
+        return ""
+    return f"Convert such texts to numbers by {_converting(name, [text])}. Or: "
 
 
 def _decided(name: str, cells: Cells, options: ReadOptions) -> Column:

@@ -26,10 +26,16 @@ _UNREAD = (
     "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column of "
     "texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value."
 )
+_NONE_READ = (
+    "No cell of the column can be read: convert it as the training rows were converted, with the "
+    "same `sql`."
+)
 _OF_TIMES = (
     'Convert dates and durations to seconds. In a file, pass `sql`=\'SELECT * REPLACE (epoch("{0}"'
     '::TIMESTAMPTZ) AS "{0}") FROM source\', without ::TIMESTAMPTZ for durations.'
 )
+# If no cell of so many can be read, the column needs to be converted.
+_FEWEST_UNREAD = 10
 _NAME_ONE = "Name an existing column with `{}`."
 # SQL that tests whether a text has a type. The first type that it has is taken.
 _TYPES_OF_TEXTS = {
@@ -113,6 +119,8 @@ def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str)
     row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
         remedy = _OF_TIMES.format(name)
+    elif kind == "number" and isinstance(cell, str):
+        remedy = survey.conversion_of(name, cell) + remedy
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         f"not a {'finite number' if kind == 'number' else kind}.",
@@ -275,12 +283,27 @@ def _readable_rows(
     for name in checked:
         if cells[name].n_unread:
             raise unreadable(table, name, values[name][1], schema, _UNREAD)
-    if schema.missing == "drop" and not spoiled:
+    if spoiled:
+        _tell_unread(table, values, cells, schema)
+    elif schema.missing == "drop":
         return _whole_rows(table, {name: values[name] for name in checked}, cells)
     survey.check_gaps({name: cells[name] for name in required}, table.origin, survey.GAP_OF_ROLE)
     if not schema.fills:
         survey.check_gaps({name: cells[name] for name in checked}, table.origin)
     return table, next(iter(cells.values())).n_rows
+
+
+def _tell_unread(
+    table: Table, values: survey.Values, cells: Mapping[str, survey.Cells], schema: Schema
+) -> None:
+    """Warn of cells that cannot be read; raise DataError about a column of which none can be."""
+    for column in schema.columns:
+        name, own = column.name, cells[column.name]
+        if own.n_unread == own.n_values >= _FEWEST_UNREAD:
+            raise unreadable(table, name, values[name][1], schema, _NONE_READ)
+        if own.n_unread:
+            told = (table.origin, name, plural(own.n_unread, "cell"))
+            logger.warning("%s: column %s has %s that count as missing values", *told)
 
 
 def _whole_rows(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import PROCESS_BYTES
-from dask_nrbfn.errors import IllConditionedError, ParameterError, plural
+from dask_nrbfn.errors import Advice, IllConditionedError, ParameterError, plural
 from dask_nrbfn.numeric.calibration import MOST_SCORES, DrawnRows, ScoreDraw
 from dask_nrbfn.numeric.cell_networks import CellNetworks
 from dask_nrbfn.numeric.cell_solution import (
@@ -424,7 +424,10 @@ def _divide(job: StageJob) -> CellsRecord:
     if spec.tries_cells:
         compared = _compare_cells(job, n_cells) if n_cells > 1 else None
         if compared and not compared["gained"]:
-            logger.info("cells: one network does as well")
+            told = (
+                "cells: %s do not gain two standard errors, so there is one network; %s fits them"
+            )
+            logger.info(told, plural(n_cells, "cell"), Advice(f"`cells`={n_cells}"))
         n_cells = n_cells if compared and compared["gained"] else 1
     record = CellsRecord(n_cells=n_cells, n_rows=run.n_rows, compared=compared)
     if spec.tunes and n_cells == 1:

@@ -194,7 +194,7 @@ def check_identity(group: zarr.Group, kind: str) -> None:
 
 def _how_to_ingest(place: object, kind: str) -> str:
     """Return how to ingest the rows at a place, as part of an error about a dataset."""
-    if kind != "dataset":
+    if "dataset" not in kind.split(" or "):
         return ""
     command = f"dask-nrbfn ingest {shlex.quote(str(place))} data.zarr --label COLUMN"
     return f" To ingest rows: {command}, or --y for arrays."

@@ -241,3 +241,18 @@ def test_predict__options_of_files_with_a_dataset(tmp_path, place):
     file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv")
     assert "has no column 'old'" in refuse(*file, "--keep", "age,old")[0]
     assert not any(tmp_path.iterdir())
+
+
+def test_predict__no_cell_of_a_column_is_read_though_bad_cells_are_skipped(tmp_path, place, caplog):
+    rows = people(30, seed=1).astype({"age": object})
+    rows["age"] = [f"{age} years" for age in rows["age"]]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    predict = ("predict", place / "run", tmp_path / "rows.csv", tmp_path / "out.csv", "--skip-bad")
+    problem, fix = refuse(*predict)
+    assert "Column 'age'" in problem
+    assert "with the same --sql" in fix
+    assert not (tmp_path / "out.csv").exists()
+    rows["age"] = [30, *rows["age"][1:]]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    succeed(*predict)
+    assert "column age has 29 cells that count as missing values" in caplog.text

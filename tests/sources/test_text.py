@@ -409,3 +409,28 @@ def test_marks__between_blanks_are_missing(tmp_path, missing_values):
     (tmp_path / "rows.csv").write_text(f"a,b\n 1.5,0\n{mark},1\n NA,2\n  ,3\n3.5 ,4\n")
     X = features(tmp_path / "rows.csv", missing="impute", missing_values=missing_values)
     np.testing.assert_array_equal(X[:, 0], [1.5, np.nan, np.nan, np.nan, 3.5])
+
+
+def test_text__a_target_with_a_unit_names_the_query_that_converts_it(tmp_path):
+    (tmp_path / "rows.csv").write_text('area,price\n1,"€17,690"\n2,"€9,500"\n3,"€800"\n')
+    target = {"target": "price"}
+    with pytest.raises(DataError, match="'€17,690'") as caught:
+        ingest_file(tmp_path / "rows.csv", MemoryStore(), **target)
+    query = re.search(r'sql="(.*?)"\. ', caught.value.remedy)[1].replace('\\"', '"')
+    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), sql=query, **target)
+    assert dataset.y[:].ravel().tolist() == [17690, 9500, 800]
+
+
+def test_text__a_target_that_is_a_date_is_not_made_a_number_of_its_digits(tmp_path):
+    (tmp_path / "rows.csv").write_text("area,day\n1,2020-01-01x\n2,2020-01-02x\n")
+    with pytest.raises(DataError) as caught:
+        ingest_file(tmp_path / "rows.csv", MemoryStore(), target="day")
+    assert "regexp_replace" not in caught.value.remedy
+
+
+def test_text__a_query_that_replaces_a_column_which_new_rows_lack(tmp_path):
+    (tmp_path / "rows.csv").write_text("area\n1\n2\n")
+    query = "SELECT * REPLACE (price::DOUBLE AS price) FROM source"
+    with pytest.raises(DataError, match="REPLACE list not found") as caught:
+        ingest_file(tmp_path / "rows.csv", MemoryStore(), sql=query)
+    assert "new rows may lack" in caught.value.remedy
