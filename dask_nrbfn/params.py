@@ -313,10 +313,10 @@ class FitParams(Params):
         "threshold or components are given",
     )
     basis_rule: str = word(
-        "least-confident",
-        "least-confident|uniform",
-        "Rule that chooses rows for a basis of a given size: the least confident, or a draw of "
-        "rows below the threshold.",
+        "uniform",
+        "uniform|least-confident",
+        "Rule that chooses rows for a basis of a given size: a draw of rows below the threshold, "
+        "or the least confident.",
         rare=True,
     )
     candidates: int | str = count(

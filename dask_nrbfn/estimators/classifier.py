@@ -321,4 +321,4 @@ class NRBFNClassifier(PlainNetwork, ClassNetwork):
 
     loss: str = "squared"
     basis: str | ArrayLike = "sknn"
-    basis_rule: str = "least-confident"
+    basis_rule: str = "uniform"

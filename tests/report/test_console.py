@@ -66,7 +66,7 @@ def test_tuning_table__marks_what_was_chosen(tuned):
     (marked,) = [line.split() for line in finals.splitlines() if line.startswith("*")]
     last = tuned.stages["search"]["finals"][-1]
     # The source of the basis is compared with drawn rows, with fewer rows below the threshold.
-    assert marked[1:5] == ["sknn", "least-confident", f"{last['n_basis']}", f"{last['alpha']:g}"]
+    assert marked[1:4] == ["sknn", f"{last['n_basis']}", f"{last['alpha']:g}"]
     (marked,) = [line.split() for line in penalties.splitlines() if line.startswith("*")]
     assert marked[1:3] == [f"{params.alpha:g}", f"{100 * validation['error_rate']:.2f}"]
 

@@ -95,7 +95,7 @@ def test_bases__sources_are_compared_with_the_best_combination_alone():
     assert {each["basis"] for each in found["tried"]} == {"random"}
     *others, sknn, kmeans = found["finals"]
     assert {each["basis"] for each in others} == {"random"}
-    assert (sknn["basis"], sknn["basis_rule"]) == ("sknn", "least-confident")
+    assert (sknn["basis"], sknn["basis_rule"]) == ("sknn", "uniform")
     assert kmeans["basis"] == "kmeans"
     best = min((sknn, kmeans), key=lambda each: each["brier_score"])
     assert found["chosen"] == {name: best[name] for name in found["chosen"]}
