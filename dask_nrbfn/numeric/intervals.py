@@ -21,8 +21,8 @@ _FAR_SHARE = 0.999
 MOST_OF_SCALE, _FEWEST_OF_SCALE, _FOLDS = 64, 500, 5
 _ALPHAS = tuple(10.0**-power for power in range(7))
 
-# The least scale, as a share of the mean residual.
-_LEAST_SCALE = 0.2
+# The least scale, as a share of the mean residual: smaller ones would cover their rows too rarely.
+_LEAST_SCALE = 0.35
 
 # Share of missed rows whose targets may be outside the training targets.
 _MOST_OUTSIDE = 0.1
