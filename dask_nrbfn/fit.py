@@ -5,7 +5,7 @@ import platform
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from dask_nrbfn.stages.model import EMBEDDED, MODEL, check_model
 from dask_nrbfn.stages.moments import COMPONENTS, LOCALITY, MOMENTS, WIDTH
 from dask_nrbfn.stages.neighbors import NEIGHBORS, RECALL, check_recall, plan_search
 from dask_nrbfn.stages.refine import REFINE
-from dask_nrbfn.stages.search import SEARCH, cheap_size, usual_size
+from dask_nrbfn.stages.search import SEARCH, least_work, usual_size
 from dask_nrbfn.stages.stage import Stage, StageJob
 from dask_nrbfn.stages.validation import PATH, VALIDATION
 from dask_nrbfn.stages.weights import PRUNE, WEIGHTS
@@ -259,20 +259,20 @@ def _log_what_is_left(run: Run, context: FitContext) -> None:
 
 
 def _left_s(
-    run: Run, context: FitContext, n_basis: int | None = None, steps: Sequence[StageCost] = ()
+    run: Run,
+    context: FitContext,
+    chosen: Mapping[str, Any] | None = None,
+    steps: Sequence[StageCost] = (),
 ) -> float:
-    """Return the seconds that are left after steps, if the network then has so many basis rows.
+    """Return the seconds that are left after steps, if the fit then goes on as chosen.
 
-    Without a number it has as many as are tried whatever the time.
+    By default it goes on with as little work as a tuning tries whatever the time.
     """
-    spec, dataset = context.spec, context.dataset
-    if n_basis is None and spec.chooses_size:
-        usual = usual_size(spec, dataset.of_labelled().n_rows)
-        n_basis = min(cheap_size(dataset.n_classes), usual)
-    if n_basis is not None:
-        context = replace(context, found_basis=n_basis)
+    if chosen is None:
+        chosen = least_work(context.spec, context.dataset)
+    context = replace(context, spec=context.spec.choosing(**chosen))
     done = {METRIC.name, SEARCH.name, CELLS.name, *run.stages}
-    after = [stage for stage in stages_of(spec) if stage.name not in done]
+    after = [stage for stage in stages_of(context.spec) if stage.name not in done]
     return context.clock.left_s([*steps, *(stage.cost_in(context) for stage in after)])
 
 

@@ -64,11 +64,7 @@ EQUIVALENT = {
     "stages/search.py: if first and search.job.left_s() > [0 -> 1]:": (
         "a second more or less is left"
     ),
-    "stages/search.py: sizes = [size for size in sizes if size <= cheap or job.left_s(size) > "
-    "[0 -> 1]]": "a second more or less is left",
-    "stages/search.py: while gains_by_doubling(curve, n_errors) and size <= most and "
-    "job.left_s(size) > [0 -> 1]:": "a second more or less is left",
-    "stages/search.py: has_time = not firsts or search.job.left_s(winner.n_basis) > [0 -> 1]": (
+    "stages/search.py: return bool(self.job.left_s(chosen, [trial]) > [0 -> 1])": (
         "a second more or less is left"
     ),
     'stages/search.py: clustering = _MOVES * n_rows * rounds[-1].n_basis if "kmeans" in '
@@ -79,8 +75,6 @@ EQUIVALENT = {
     "stages/search.py: if [search.job.left_s() < 0 -> (search.job.left_s() <= 0)]:": (
         "the time left is not exactly 0"
     ),
-    "stages/search.py: if not sizes or (most <= _FIRST_SIZES[-1] and job.left_s(most) > "
-    "[0 -> 1]):": "a second more or less is left",
 }
 
 PAIRS = (

@@ -112,7 +112,7 @@ def test_stage__is_given_the_seconds_that_the_stages_after_it_leave(monkeypatch)
     seen = {}
 
     def look(job):
-        seen.update(needed=job.needed_s, left=job.left_s(), less=job.left_s(20))
+        seen.update(needed=job.needed_s, left=job.left_s(), less=job.left_s({"basis_size": 20}))
         return StageRecord()
 
     place = STAGES.index(COLUMNS) + 1

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from dask_nrbfn.errors import plural
@@ -66,6 +67,9 @@ _MOST_OF_SOURCES = {"quick": 1024, "normal": 2048, "thorough": 2048}
 # Up to this size a basis costs so little that a smaller one saves nothing.
 _CHEAP = 256
 
+# A basis that takes the least time.
+_DRAWN = {"basis": "random", "basis_rule": "uniform"}
+
 # Most rows outside a fold with which sizes and sources are compared.
 _MOST_OF_CURVE = 50_000
 
@@ -92,9 +96,18 @@ ALPHAS_LARGER, ALPHAS_SMALLER, ALPHAS_BEYOND = 1, 2, 4
 _MOVES = 12
 
 
-def cheap_size(n_classes: int) -> int:
+def _cheap_size(n_classes: int) -> int:
     """Return the size of a basis that is tried whatever the time that is left."""
     return max(_CHEAP, 2 * n_classes)
+
+
+def least_work(spec: Spec, dataset: Dataset) -> dict[str, Any]:
+    """Return parameters of the fit that takes the least time of those that a tuning may choose."""
+    if not spec.chooses_size:
+        return {}
+    usual = usual_size(spec, dataset.of_labelled().n_rows)
+    drawn = {} if spec.params.basis_is_given else _DRAWN
+    return drawn | {"basis_size": min(_cheap_size(dataset.n_classes), usual)}
 
 
 def n_refinements(spec: Spec) -> int:
@@ -224,9 +237,8 @@ class _Search:
 
     def _drawn(self, combination: Combination) -> dict[str, str]:
         """Return what a trial records of its basis if no source has chosen the rows."""
-        if self.spec.params.basis_is_given or combination.basis == "random":
-            return {}
-        return {"basis": "random", "basis_rule": "uniform"}
+        is_drawn = self.spec.params.basis_is_given or combination.basis == "random"
+        return {} if is_drawn else _DRAWN
 
     def round(
         self,
@@ -266,11 +278,14 @@ class _Search:
         """Return the penalty of an entry and the alphas next to its alpha."""
         return left_next_to(self.spec.alphas, entry, n_next, n_next)
 
-    def has_time(self, n_basis: int) -> bool:
+    def has_time(self, combination: Combination, n_basis: int, *, by_source: bool = False) -> bool:
         """Return whether a trial with so many basis rows and the fit end within the limit."""
         products = SINGLE * self.folds.n_folds * self.most_rows * float(n_basis) ** 2
         trial = StageCost(products=products, held_bytes=0)
-        return bool(self.job.left_s(n_basis, [trial]) > 0)
+        chosen = asdict(combination) | ({} if by_source else self._drawn(combination))
+        if self.spec.chooses_size:
+            chosen["basis_size"] = n_basis
+        return bool(self.job.left_s(chosen, [trial]) > 0)
 
     @property
     def most_rows(self) -> int:
@@ -440,9 +455,10 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
     quick tuning two standard errors.
     """
     most, n_classes = search.largest, search.job.dataset.n_classes
+    has_time = partial(search.has_time, winner.combination)
     sizes = [size for size in _FIRST_SIZES if n_classes <= size < most]
-    sizes = [size for size in sizes if size <= cheap_size(n_classes) or search.has_time(size)]
-    if not sizes or (most <= _FIRST_SIZES[-1] and search.has_time(most)):
+    sizes = [size for size in sizes if size <= _cheap_size(n_classes) or has_time(size)]
+    if not sizes or (most <= _FIRST_SIZES[-1] and has_time(most)):
         sizes.append(min(most, max(_FIRST_SIZES[-1], n_classes)))
 
     def judge(name: str, sizes: list[int], entry: Entry) -> list[Final]:
@@ -452,7 +468,7 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
 
     curve = judge("sizes", sizes, winner.entry)
     size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.is_quick else 1.0
-    while gains_by_doubling(curve, n_errors) and size <= most and search.has_time(size):
+    while gains_by_doubling(curve, n_errors) and size <= most and has_time(size):
         latest = judge(f"size-{size}", [size], curve[-1].entry)
         curve += latest
         size = 2 * size if latest else most + 1
@@ -476,7 +492,7 @@ def _compare_wider(
     """
     if not n_refinements(search.spec) or search.most_rows < _MANY:
         return winner, []
-    if not curve or not search.has_time(winner.n_basis):
+    if not curve or not search.has_time(winner.combination, winner.n_basis):
         return winner, []
     drawn, own = _of_most(search, winner, curve), winner.combination
     requests = [
@@ -526,8 +542,13 @@ def _compare_sources(
             left = search.left({**drawn.entry, "penalty": penalty}, _NEAR)
             own_size = search.most_rows, drawn.n_basis
             requests.append(Request(named, left, *own_size, by_source=not is_drawn))
-    has_time = not firsts or search.has_time(winner.n_basis)
-    tried = search.judge("sources", requests) if requests and has_time else []
+    if firsts:
+        requests = [
+            each
+            for each in requests
+            if search.has_time(each.combination, winner.n_basis, by_source=each.by_source)
+        ]
+    tried = search.judge("sources", requests) if requests else []
     if not (firsts or tried):
         return winner, []
     best = best_of([*firsts, *tried])

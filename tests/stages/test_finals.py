@@ -271,3 +271,20 @@ def test_time_limit__keeps_free_the_least_fit_and_each_trial_not_the_usual_fit(
     found = SEARCH.recorded(run)
     assert found.stopped != "the time limit"
     assert max(each["n_basis"] for each in found.curve) == largest
+
+
+def test_time_limit__keeps_no_time_for_a_neighbour_search_that_a_drawn_basis_does_not_need(
+    monkeypatch,
+):
+    monkeypatch.setattr(search, "_FIRST_SIZES", (16, 32))
+    monkeypatch.setattr(cost, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    # Only pairs of rows are expected to take time: 300^2 in a search for neighbours.
+    slow = Rates(products=1e15, exponentials=1e15, pairs=1e3, bytes=1e15)
+    monkeypatch.setattr(plan, "measure_rates", lambda *_, **__: slow)
+    params = replace(PARAMS, basis="sknn")
+    run = fit_table(*spirals(300), params, tuning=DOUBLING, of_fit={"time_limit": 30})
+    found = SEARCH.recorded(run)
+    assert max(each["n_basis"] for each in found.curve) >= 64
+    assert {each["basis"] for each in found.finals} == {"random"}
+    assert "neighbors" not in run.stages
