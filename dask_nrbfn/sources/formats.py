@@ -44,7 +44,7 @@ FORMATS = {
     "npz": Format("arrays.open_npz", (".npz",), ("x", *_ARRAYS), one_file=True),
     "npy": Format("arrays.open_npy", (".npy",), _ARRAYS),
     "table": Format("tables.open_table", _TABLES, _OF_TABLES),
-    "text": Format("tables.open_table", _TEXT, (*_OF_TABLES, "delimiter", "no_header")),
+    "text": Format("tables.open_table", _TEXT, (*_OF_TABLES, "delimiter", "encoding", "no_header")),
     "zarr": Format("zarr_arrays.open_zarr", (), ("x", *_ARRAYS, "id")),
     "anndata": Format("anndata.open_cells", (".h5ad",), ("x", *_ARRAYS), one_file=True),
     "scene": Format("scene.open_pixels", (), ("label", "target", "variable", "feature_dim")),

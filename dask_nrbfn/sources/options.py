@@ -81,10 +81,12 @@ class ReadOptions(Params):
         metavar="QUERY",
     )
     delimiter: str | None = _name(
-        "Delimiter of a text table. Read decimal commas or another encoding by `sql` with "
-        "read_csv.",
+        "Delimiter of a text table. Read decimal commas by `sql` with read_csv.",
         none="by the first lines",
         metavar="MARK",
+    )
+    encoding: str | None = word(
+        None, "utf-8|utf-16|latin-1", "Encoding of a text table.", none="utf-8"
     )
     no_header: bool = flag(
         "The first line of a text table is a row; the columns are column0, column1, ... Without "

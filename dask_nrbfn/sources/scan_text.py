@@ -84,7 +84,8 @@ def text_rows(
     options = request.options
     text = _sniffed(connection, request)
     found = _column_types(connection, text, paths, how)
-    written = {"delimiter": options.delimiter, "no_header": not text.has_header, **text.formats}
+    written = {"delimiter": options.delimiter, "encoding": options.encoding, **text.formats}
+    written["no_header"] = not text.has_header
     arguments = _arguments(options, {**written, **_known(options)}, are_texts=are_texts)
     arguments |= text.dialect
     texts = {name: "VARCHAR" for name, of in found.items() if are_texts or of == "BOOLEAN"}
@@ -115,13 +116,16 @@ def _sniffed(connection: Connection, request: Request) -> TextFiles:
     # Rows of another length are errors, except for a blank at their end.
     by_blanks = arguments.get("delim") == "' '" and [*files] == [request.place]
     arguments["null_padding"] = str(by_blanks).lower()
-    widen(connection, width_of(files[0]))
+    encoding = _encoding(options)
+    widen(connection, width_of(files[0], encoding))
     sniffed = list[dict[str, Any]]()
     for file in files:
-        with lines_named([] if by_blanks else [(file, Dialect(options.delimiter))]):
+        with lines_named(
+            [] if by_blanks else [(file, Dialect(options.delimiter, encoding=encoding))]
+        ):
             query = f"FROM sniff_csv({path_sql(file)}, {_sql(arguments)})"
             sniffed += connection.sql(query).to_arrow_table().to_pylist()
-    dialects = [*map(Dialect.of, sniffed)]
+    dialects = [Dialect.of(each, encoding) for each in sniffed]
     text = TextFiles(
         files=files,
         dialects=dialects,
@@ -203,6 +207,11 @@ def _known(options: ReadOptions) -> dict[str, Any]:
     return {} if options.schema is None else {"no_header": False, **options.schema.written}
 
 
+def _encoding(options: ReadOptions) -> str:
+    """Return the encoding that is given, or was at the fit."""
+    return options.encoding or _known(options).get("encoding") or "utf-8"
+
+
 def _arguments(
     options: ReadOptions, known: Mapping[str, Any], *, are_texts: bool = False
 ) -> Arguments:
@@ -222,7 +231,8 @@ def _arguments(
         # A row that begins with # is a row.
         "comment": "''",
     }
-    given = {"delim": delimiter} | {name: known.get(name) for name in _FORMATS}
+    given = {"delim": delimiter, "encoding": options.encoding or known.get("encoding")}
+    given |= {name: known.get(name) for name in _FORMATS}
     arguments |= {name: literal(value) for name, value in given.items() if value}
     if options.no_header or "no_header" in known:
         no_header = options.no_header or known["no_header"]

@@ -51,13 +51,15 @@ class Dialect:
     quote: str = '"'
     escape: str = '"'
     skip: int = 0
+    encoding: str = "utf-8"
 
     @classmethod
-    def of(cls, sniffed: Mapping[str, Any]) -> Self:
+    def of(cls, sniffed: Mapping[str, Any], encoding: str) -> Self:
         """Return the dialect that DuckDB found, with double quotes if it found none."""
         found = {name: value for name, value in sniffed.items() if value != "(empty)"}
         quote = found.get("Quote", '"')
-        return cls(found["Delimiter"], quote, found.get("Escape", quote), found["SkipRows"])
+        marks = found["Delimiter"], quote, found.get("Escape", quote)
+        return cls(*marks, found["SkipRows"], encoding)
 
     def options(self) -> dict[str, str]:
         """Return the arguments of read_csv."""
@@ -84,18 +86,21 @@ class Dialect:
 
 
 @contextmanager
-def _lines_of(file: File) -> Iterator[io.TextIOWrapper]:
+def _lines_of(file: File, encoding: str) -> Iterator[io.TextIOWrapper]:
     """Open the lines of a file, which keep their ends."""
     with file.open() as stored:
-        codec = _PACKED.get(PurePath(file.name.lower()).suffix)
-        if codec:
-            stored = io.BufferedReader(pa.CompressedInputStream(stored, codec))
-        yield io.TextIOWrapper(stored, "utf-8", errors="surrogateescape", newline="")
+        packed = _PACKED.get(PurePath(file.name.lower()).suffix)
+        if packed:
+            stored = io.BufferedReader(pa.CompressedInputStream(stored, packed))
+        errors = "surrogateescape" if encoding == "utf-8" else "replace"
+        # DuckDB reads no other order of bytes.
+        codec = "utf-16-le" if encoding == "utf-16" else encoding
+        yield io.TextIOWrapper(stored, codec, errors=errors, newline="")
 
 
-def width_of(file: File) -> int:
+def width_of(file: File, encoding: str) -> int:
     """Return about how many cells the first rows of a file have."""
-    with _lines_of(file) as lines:
+    with _lines_of(file, encoding) as lines:
         return max(
             (line.count(mark) for line in islice(lines, 9) for mark in _DELIMITERS), default=0
         )
@@ -107,7 +112,7 @@ def _is_comment(line: str) -> bool:
 
 def header_of(file: File, dialect: Dialect) -> list[str]:
     """Return the cells of the first row of a file; raise DataError if rows lie before it."""
-    with _lines_of(file) as lines:
+    with _lines_of(file, dialect.encoding) as lines:
         before = [*dropwhile(_is_comment, islice(lines, dialect.skip))]
         header = dialect.first(lines)
     widths = [dialect.width(line) for line in before if line.strip()]
@@ -138,7 +143,7 @@ def lines_named(files: Sequence[tuple[File, Dialect]]) -> Iterator[None]:
 def check_lines(files: Iterable[tuple[File, Dialect]]) -> None:
     """Raise DataError about the first line that a strict reader refuses."""
     for file, dialect in files:
-        with _lines_of(file) as lines:
+        with _lines_of(file, dialect.encoding) as lines:
             header, first, own = _first_lines(lines, dialect)
             _check_rows(file, own, header, chain([first], lines))
 
@@ -146,7 +151,7 @@ def check_lines(files: Iterable[tuple[File, Dialect]]) -> None:
 def check_split(files: Iterable[tuple[File, Dialect]]) -> None:
     """Raise DataError about a file that is read as one column, but whose first lines have more."""
     for file, dialect in files:
-        with _lines_of(file) as lines:
+        with _lines_of(file, dialect.encoding) as lines:
             header, first, own = _first_lines(lines, dialect)
             if max(own.width(header), own.width(first)) < 2:
                 continue
@@ -183,7 +188,7 @@ def _check_rows(file: File, dialect: Dialect, header: str, lines: Iterator[str])
     def noted() -> Iterator[str]:
         for line in lines:
             if _NOT_UTF8.search(line):
-                raise _of_line(file, number + len(held), "is not UTF-8", *_encoding_of(line))
+                raise _of_line(file, number + len(held), "is not UTF-8", _encoding_remedy(line))
             held.append(line)
             yield line
 
@@ -232,10 +237,8 @@ def _other_width(file: File, number: int, width: int, first: int) -> DataError:
     return _of_line(file, number, problem, remedy, f"skip = {number - 1}")
 
 
-def _encoding_of(line: str) -> tuple[str, str]:
+def _encoding_remedy(line: str) -> str:
     """Return the remedy for a line in another encoding than UTF-8."""
-    if "\0" in line:
-        return "Read UTF-16", "encoding = 'utf-16'"
-    if not _NOT_LATIN.search(line):
-        return "Read Latin-1", "encoding = 'latin-1'"
-    return "Convert text of Windows, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv", ""
+    if _NOT_LATIN.search(line):
+        return "Convert text of Windows, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"
+    return f"Pass `encoding`={'utf-16' if chr(0) in line else 'latin-1'}."

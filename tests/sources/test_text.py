@@ -239,9 +239,9 @@ def test_text__quotes_that_do_not_match_are_no_class(tmp_path, place, cell):
     ("encoding", "mark", "advice"),
     [
         ("cp1252", "€", "iconv -f CP1252 -t UTF-8 FILE > NEW.csv"),
-        ("latin-1", "é", "encoding = 'latin-1'"),
-        ("utf-16", "€", "encoding = 'utf-16'"),
-        ("utf-16-le", "e", "encoding = 'utf-16'"),
+        ("latin-1", "é", "Pass encoding=latin-1."),
+        ("utf-16", "€", "Pass encoding=utf-16."),
+        ("utf-16-le", "e", "Pass encoding=utf-16."),
     ],
 )
 def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
@@ -251,7 +251,13 @@ def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
         ingest(path, label="y")
     assert advice in refused.value.remedy
     if encoding != "cp1252":
-        assert typed(refused, tmp_path).n_rows == 60
+        known = re.search("=(.*).$", refused.value.remedy)[1]
+        dataset = ingest(path, label="y", encoding=known)
+        assert dataset.n_rows == 60
+        assert mark in labels_of(dataset)
+        assert features(path, schema=dataset.schema).shape == (60, 2)
+        selected = ingest(path, label="y", encoding=known, sql=f"FROM source WHERE y = '{mark}'")
+        assert mark in labels_of(selected)
         return
     command = advice.replace("FILE", str(path)).replace("NEW", str(tmp_path / "new"))
     subprocess.run(command, shell=True, check=True)
