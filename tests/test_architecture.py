@@ -49,7 +49,7 @@ BUDGETS = {
     "neighbors": (1050, 7),
     "storage": (3390, 10),
     "engine": (940, 9),
-    "sources": (3700, 18),
+    "sources": (3850, 18),
     "stages": (7140, 19),
     "commands": (4450, 15),
     "estimators": (1920, 9),

@@ -1,14 +1,16 @@
 """Text tables as DuckDB reads them: the dialect, the header and the types of their columns."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import Advice, DataError, plural
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Connection, kind_of, quoted, ran, widen
-from dask_nrbfn.sources.source import Request
+from dask_nrbfn.sources.source import Request, shown_names
 from dask_nrbfn.sources.text import (
     JOINED,
     Dialect,
@@ -21,12 +23,16 @@ from dask_nrbfn.sources.text import (
     width_of,
 )
 
+logger = logging.getLogger(__name__)
+
 # What DuckDB finds of dates, by its name as an argument.
 _FORMATS = {"dateformat": "DateFormat", "timestampformat": "TimestampFormat"}
 # Text files that are open at once.
 _MOST_OPEN = 256
 # A row that repeats so many names is a header. Words of so few letters can be cells of a row.
 _NAMES_TOLD, _SHORT = 16, 3
+# Files whose columns are told.
+_FILES_TOLD = 3
 
 Arguments = dict[str, str]
 """Arguments of read_csv as SQL."""
@@ -138,9 +144,33 @@ def _sniffed(connection: Connection, request: Request) -> TextFiles:
     if text.has_header:
         for file, names in zip(files, text.headers, strict=True):
             check_repeats(names, file)
+        if options.schema is None:
+            _tell_other_columns(text)
     unsplit = zip(text.checked, text.headers, strict=False)
     check_split(each for each, header in unsplit if len(header) == 1)
     return text
+
+
+def _tell_other_columns(text: TextFiles) -> None:
+    """Warn of columns that some files do not have."""
+    names = dict.fromkeys(chain.from_iterable(text.headers))
+    lacking = {
+        file: own
+        for file, header in zip(text.files, text.headers, strict=True)
+        if (own := [name for name in names if name not in header])
+    }
+    if not lacking:
+        return
+    told_of = [
+        f"{file} lacks {shown_names(own)}" for file, own in islice(lacking.items(), _FILES_TOLD)
+    ]
+    more = len(lacking) - len(told_of)
+    told_of += [f"{plural(more, 'more file')} lack others"] if more else []
+    told = (
+        f"{'; '.join(told_of)}. Their rows have no value there. A column with two names is "
+        'joined by `sql`="SELECT * EXCLUDE (OLD) REPLACE (coalesce(NEW, OLD) AS NEW) FROM source".'
+    )
+    logger.warning("%s", Advice(told))
 
 
 def _column_types(

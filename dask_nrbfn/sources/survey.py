@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
+from dask_nrbfn.sources.conversions import Conversions, doubt_about
 from dask_nrbfn.sources.options import ReadOptions, joined_names, named_columns
 from dask_nrbfn.sources.relation import Table, kind_of
 from dask_nrbfn.sources.text import literal
@@ -33,14 +34,6 @@ _NUMBERED = re.compile(r"column\d+")
 _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
-# Texts like numbers and dates: most of their characters are digits and marks among them.
-_FORM = re.compile(r"[-+$€£¥]?\s?\d[\d.,/: '-]*(\s?[%$€£¥+]|(?P<unit>\s?[a-zA-Z]{1,3}))?")
-# Marks between the parts of dates and times.
-_LIKE_DATE = re.compile(r"[/:]|\d-")
-# More units of a column are letters of codes.
-_MOST_UNITS = 3
-# A comma that is not between thousands.
-_DECIMAL_COMMA = re.compile(r"\b0,|,\d{0,2}(?!\d)|,\d{4}|\.\d{3},")
 _MARKS = (
     "In text tables, texts such as NA and None mark a missing value; pass `missing_values`='' if "
     "they are values."
@@ -50,8 +43,8 @@ GAP = (
     f"row that lacks a value. {_MARKS}"
 )
 GAP_OF_ROLE = (
-    "Leave out these rows, in a file with `sql`='FROM source WHERE \"COLUMN\" IS NOT NULL'. Pass "
-    f"`unlabelled`='' to keep rows without a label ('nan' for numeric targets). {_MARKS}"
+    "Leave out these rows, in a file with {}. Pass `unlabelled`='' to keep rows without a label "
+    f"('nan' for numeric targets). {_MARKS}"
 )
 GAP_OF_X = "Pass `missing`='impute' to the fit to fill in missing features, or leave out the row."
 
@@ -228,18 +221,25 @@ def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
     return first
 
 
-def decide(cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, origin: str) -> Schema:
-    """Return `roles` with columns decided by statistics; log choices that no option made."""
-    columns, left_out = [], dict[str, str]()
+def decide(
+    cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, origin: str
+) -> tuple[Schema, Conversions]:
+    """Return `roles` with columns decided by statistics, and how texts would become numbers.
+
+    Choices that no option made are logged.
+    """
+    columns, left_out, converted = [], dict[str, str](), dict[str, str]()
     # DuckDB also numbers the columns of a query of a file without a header.
     numbered = options.sql is not None and all(map(_NUMBERED.fullmatch, cells))
     no_header = numbered or bool(roles.written.get("no_header"))
     for name, own in cells.items():
         reason = _reason_against(name, own, options, no_header=no_header)
         is_given = name in options.kinds or own.are_codes
-        doubt = None if is_given else _doubt(name, own.texts or (), origin, is_used=reason is None)
+        doubt = None if is_given else doubt_about(name, own.texts or ())
         if doubt is not None:
-            logger.warning("%s", Advice(doubt))
+            state = "read" if reason is None else "left out"
+            logger.warning("%s", f"{name} is {state} as text: {doubt.reason}")
+            converted[name] = doubt.sql
         elif reason is not None:
             logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
         if reason is not None:
@@ -255,8 +255,26 @@ def decide(cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, orig
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
+    conversions = Conversions(options.sql, {name: sql for name, sql in converted.items() if sql})
+    if converted:
+        logger.warning("%s", Advice(_converting(conversions, [*converted], origin)))
     ignored = (*roles.ignored, *left_out)
-    return replace(roles, columns=tuple(columns), ignored=ignored, missing=options.missing)
+    schema = replace(roles, columns=tuple(columns), ignored=ignored, missing=options.missing)
+    return schema, conversions
+
+
+def _converting(conversions: Conversions, names: Sequence[str], origin: str) -> str:
+    """Return advice about columns of texts that may be numbers or dates."""
+    what = names[0] if len(names) == 1 else "such columns"
+    if origin == "X":
+        return f"Convert {what} in the frame, such as by pandas.to_numeric."
+    how = [f"by {conversions.option}"] if conversions.columns else []
+    if len(conversions.columns) < len(names):
+        how.append("dates by try_strptime with their form")
+    return (
+        f"Convert {what} {', '.join(how)}. Pass texts that mark missing values in "
+        "`missing_values`, and names of columns of codes in `categorical`."
+    )
 
 
 def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> None:
@@ -264,7 +282,6 @@ def check_gaps(cells: Mapping[str, Cells], origin: str, remedy: str = GAP) -> No
     gaps = {name: own.n_missing for name, own in cells.items() if own.n_missing}
     if gaps:
         counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
-        remedy = remedy.replace("COLUMN", '" IS NOT NULL AND "'.join(gaps))
         of = "a column" if len(gaps) == 1 else f"{len(gaps)} columns"
         raise DataError(f"{origin} has no value in some rows of {of}: {counts}.", remedy)
 
@@ -296,54 +313,6 @@ def _reason_against(
         f"`categorical`={joined_names([name])!r} to use them as a feature, `numeric` or `date` to "
         "convert them."
     )
-
-
-def _formed(texts: Iterable[str]) -> list[str]:
-    """Return the texts that may be numbers, with or without a unit, or dates."""
-    found = [each for text in sorted(texts) if (each := _FORM.fullmatch(text))]
-    # Letters without a blank before them are units if few of them are at many numbers; else they
-    # belong to codes, such as 12A, or 4WD and 2WD.
-    joined = [each["unit"] for each in found if (each["unit"] or " ").isalpha()]
-    if len({*joined}) > min(_MOST_UNITS, (len(joined) - 1) // 2):
-        found = [each for each in found if not (each["unit"] or " ").isalpha()]
-    return [each[0] for each in found]
-
-
-def _doubt(name: str, texts: Iterable[str], origin: str, *, is_used: bool) -> str | None:
-    """Return a warning about a column of which most texts may be numbers or dates; else None."""
-    formed, others = _formed(texts), {*texts}
-    others.difference_update(formed)
-    if len(formed) < 2 or len(formed) <= len(others):
-        return None
-    has = f"{name} is {'read' if is_used else 'left out'} as text: it has {formed[0]!r}, which may "
-    has += "be a number or a date" + (f", but also {min(others)!r}." if others else ".")
-    if origin == "X":
-        return f"{has} Convert numbers and dates in the frame, such as by pandas.to_numeric."
-    found = filter(None, map(_FORM.fullmatch, formed))
-    units = {each["unit"].strip() for each in found if each["unit"]}
-    if 1 < len(units) <= _MOST_UNITS:
-        has += f" Its units ({', '.join(sorted(units))}) differ: scale the numbers of each."
-    return (
-        f"{has} Convert numbers by {_converting(name, formed)}, and dates by strptime. Pass texts "
-        "that mark missing values in `missing_values`, and the name of a column of codes in "
-        "`categorical`."
-    )
-
-
-def _converting(name: str, texts: Iterable[str]) -> str:
-    """Return the option with a query that makes numbers of texts, without units and the like."""
-    mark = "," if any(map(_DECIMAL_COMMA.search, texts)) else "."
-    number = rf"regexp_replace(\"{name}\", '[^0-9{mark}-]', '', 'g')"
-    number = f"replace({number}, ',', '.')" if mark == "," else number
-    query = rf"SELECT * REPLACE (TRY_CAST({number} AS DOUBLE) AS \"{name}\") FROM source"
-    return f'`sql`="{query}"'
-
-
-def conversion_of(name: str, text: str) -> str:
-    """Return a sentence that says how to make a number of a text; "" if it looks like none."""
-    if not _formed([text]) or _LIKE_DATE.search(text):
-        return ""
-    return f"Convert such texts to numbers by {_converting(name, [text])}. Or: "
 
 
 def _decided(name: str, cells: Cells, options: ReadOptions) -> Column:

@@ -14,6 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import source, survey
+from dask_nrbfn.sources.conversions import Conversions
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
@@ -112,15 +113,26 @@ def _numbers(column: pa.Array) -> Floats:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def unreadable(table: Table, name: str, value: str, schema: Schema, remedy: str) -> DataError:
-    """Return an error about the first cell whose value of SQL is infinite, as of unread cells."""
+def unreadable(
+    table: Table,
+    name: str,
+    value: str,
+    schema: Schema,
+    remedy: str,
+    conversions: Conversions,
+) -> DataError:
+    """Return an error about the first cell whose value of SQL is infinite, as of unread cells.
+
+    conversions: those of other columns.
+    """
     kind = next((column.kind for column in schema.columns if column.name == name), "number")
     numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
     row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
         remedy = _OF_TIMES.format(name)
     elif kind == "number" and isinstance(cell, str):
-        remedy = survey.conversion_of(name, cell) + remedy
+        found = conversions.with_number(name, cell)
+        remedy = f"Convert such texts by {found.option}. Or: {remedy}" if found else remedy
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         f"not a {'finite number' if kind == 'number' else kind}.",
@@ -219,6 +231,7 @@ def open_table(request: source.Request) -> TableSource:
         for name in filter(None, (schema.label, schema.id))
     }
     roles |= {name: ("number", sql) for name, sql in _roles_sql(table, schema, {}).items()}
+    conversions = Conversions(options.sql)
     if options.schema is None:
         chosen = {*(named_columns(options.columns) or table.names)}
         chosen -= {*named_columns(options.drop), *roles}
@@ -236,13 +249,12 @@ def open_table(request: source.Request) -> TableSource:
         used = roles | columns
         ignored = tuple(name for name in table.names if name not in used)
         schema = replace(schema, ignored=ignored, written=table.written)
-        of_columns = {name: cells[name] for name in columns}
-        schema = survey.decide(of_columns, options, schema, table.origin)
+        own = {name: cells[name] for name in columns}
+        schema, conversions = survey.decide(own, options, schema, table.origin)
     features = [column.name for column in schema.columns]
     required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
-    table, n_rows = _readable_rows(
-        table, roles | columns, cells, schema, required, spoiled=request.spoiled
-    )
+    known = table, roles | columns, cells, schema
+    table, n_rows = _readable_rows(*known, required, conversions, spoiled=request.spoiled)
     marks = named_columns(options.missing_values)
     written = {"missing_values": list(marks)} if marks else {}
     types = {table.types[name] for name in features}
@@ -270,6 +282,7 @@ def _readable_rows(
     cells: Mapping[str, survey.Cells],
     schema: Schema,
     required: Sequence[str],
+    conversions: Conversions,
     *,
     spoiled: bool,
 ) -> tuple[Table, int]:
@@ -282,12 +295,14 @@ def _readable_rows(
         checked += [column.name for column in schema.columns]
     for name in checked:
         if cells[name].n_unread:
-            raise unreadable(table, name, values[name][1], schema, _UNREAD)
+            raise unreadable(table, name, values[name][1], schema, _UNREAD, conversions)
     if spoiled:
         _tell_unread(table, values, cells, schema)
     elif schema.missing == "drop":
         return _whole_rows(table, {name: values[name] for name in checked}, cells)
-    survey.check_gaps({name: cells[name] for name in required}, table.origin, survey.GAP_OF_ROLE)
+    lacking = {name: cells[name] for name in required if cells[name].n_missing}
+    remedy = survey.GAP_OF_ROLE.format(conversions.option_without_gaps(lacking))
+    survey.check_gaps(lacking, table.origin, remedy)
     if not schema.fills:
         survey.check_gaps({name: cells[name] for name in checked}, table.origin)
     return table, next(iter(cells.values())).n_rows
@@ -300,7 +315,7 @@ def _tell_unread(
     for column in schema.columns:
         name, own = column.name, cells[column.name]
         if own.n_unread == own.n_values >= _FEWEST_UNREAD:
-            raise unreadable(table, name, values[name][1], schema, _NONE_READ)
+            raise unreadable(table, name, values[name][1], schema, _NONE_READ, Conversions())
         if own.n_unread:
             told = (table.origin, name, plural(own.n_unread, "cell"))
             logger.warning("%s: column %s has %s that count as missing values", *told)
@@ -426,7 +441,7 @@ def surveyed(X: Any, *, fills: bool, weights: Any = None) -> dict[str, survey.Ce
 
 def decided(cells: Mapping[str, survey.Cells], missing: str) -> Schema:
     """Return the schema of surveyed columns."""
-    schema = survey.decide(cells, ReadOptions(missing=missing), Schema(()), "X")
+    schema, _ = survey.decide(cells, ReadOptions(missing=missing), Schema(()), "X")
     if missing == "error":
         own = {column.name: cells[column.name] for column in schema.columns}
         survey.check_gaps(own, "X", survey.GAP_OF_X)
@@ -442,7 +457,8 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     if (bad := np.isinf(rows)).any():
         column = schema.columns[int(np.argwhere(bad)[0][1])]
         remedy = "Correct the cell, or leave out its row."
-        raise unreadable(table, column.name, survey.stored_of(table, column), schema, remedy)
+        value = survey.stored_of(table, column)
+        raise unreadable(table, column.name, value, schema, remedy, Conversions())
     tell_unseen(unseen_in(rows, schema), name)
     return rows
 

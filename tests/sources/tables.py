@@ -62,10 +62,14 @@ def labels_of(dataset):
     return dataset.classes[dataset.codes()].tolist()
 
 
+def query_of(advice):
+    """Return the query of a remedy or of a warning."""
+    return re.search('sql`?="(.*)"', advice)[1].replace(r"\"", '"')
+
+
 def typed(refused, tmp_path):
     """Return the dataset that the query of a remedy reads."""
-    query = re.search('sql="(.*)"', refused.value.remedy)[1]
-    return ingest(query.replace("FILE", str(tmp_path / "d.csv")))
+    return ingest(query_of(refused.value.remedy).replace("FILE", str(tmp_path / "d.csv")))
 
 
 def features(source, **options):

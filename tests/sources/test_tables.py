@@ -34,6 +34,7 @@ from tests.sources.tables import (
     ingest_text,
     labels_of,
     people,
+    query_of,
     rows_of,
 )
 
@@ -215,7 +216,7 @@ def test_gaps__of_a_target_are_not_said_to_be_imputed(tmp_path, role):
     with pytest.raises(DataError, match="'t' 3") as refused:
         ingest_text(tmp_path, text, **options)
     assert "impute" not in refused.value.remedy
-    query = re.search("sql='(.*?)'", refused.value.remedy)[1].replace("\\", "")
+    query = query_of(refused.value.remedy)
     assert ingest_text(tmp_path, text, sql=query, **options).n_rows == 57
 
 

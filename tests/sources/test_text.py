@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import subprocess
+from datetime import date
 
 import numpy as np
 import pytest
@@ -13,7 +14,15 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DataError
 from tests.opened import open_source
-from tests.sources.tables import features, ingest, ingest_text, labels_of, rows_of, typed
+from tests.sources.tables import (
+    features,
+    ingest,
+    ingest_text,
+    labels_of,
+    query_of,
+    rows_of,
+    typed,
+)
 
 
 def test_gaps__are_errors_filled_with_the_median_or_dropped(tmp_path):
@@ -344,11 +353,8 @@ def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n, state):
     (tmp_path / "d.csv").write_text(f"a price;y;b\n{rows}")
     features(tmp_path / "d.csv", label="y")
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert (
-        f"a price is {state} as text: it has '10,0', which may be a number or a date" in warned[0]
-    )
-    query = re.search('sql="(.*) FROM source"', warned[0])[1].replace(r"\"", '"')
-    dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=f"{query} FROM source")
+    assert warned[0] == f"a price is {state} as text: it has '10,0', which may be a number."
+    dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=query_of(warned[1]))
     np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
 
 
@@ -360,19 +366,66 @@ def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n, state):
         ("${0},{0}0.5", 50_500.5),
         ("1.{0}0,5 €", 1500.5),
         ("0,{0}7", 0.507),
+        ("{0}.000 km", 50_000),
+        ("0.{0}0 km", 0.5),
     ],
 )
-def test_text__with_units_and_thousands_is_converted_by_the_query_of_one_warning(
+def test_text__with_units_and_thousands_is_converted_by_the_query_of_a_warning(
     tmp_path, caplog, form, first
 ):
     cell = form.format
     rows = "".join(f"{cell(row % 40 + 50)};{'uv'[row % 2]};{row % 3}\n" for row in range(100))
     with caplog.at_level("INFO", logger="dask_nrbfn.sources"):
         ingest_text(tmp_path, "size;y;b\n" + rows, label="y")
-    (told,) = [each for each in caplog.messages if each.startswith("size ")]
-    query = re.search('sql="(.*) FROM source"', told)[1].replace(r"\"", '"')
-    dataset = ingest(tmp_path / "d.csv", label="y", sql=f"{query} FROM source")
+    (told,) = [each for each in caplog.messages if each.startswith("Convert size ")]
+    dataset = ingest(tmp_path / "d.csv", label="y", sql=query_of(told))
     assert rows_of(dataset)[0, 0] == first
+
+
+def test_text__one_query_converts_all_columns_and_the_target_and_leaves_out_gaps(tmp_path):
+    rows = "".join(
+        f"{row % 12 + 1:02}/{2000 + row % 20};{row},5 km;{'?' * (row == 7) or f'{row}.000 €'}\n"
+        for row in range(1, 101)
+    )
+    text, options = "first;driven;price\n" + rows, {"target": "price"}
+    with pytest.raises(DataError, match=r"'1\.000 €' in row 0") as refused:
+        ingest_text(tmp_path, text, **options)
+    query = query_of(refused.value.remedy)
+    with pytest.raises(DataError, match="'price' 1") as refused:
+        ingest_text(tmp_path, text, sql=query, **options)
+    opened = open_source(tmp_path / "d.csv", sql=query_of(refused.value.remedy), **options)
+    assert [(each.name, each.kind) for each in opened.schema.columns] == [
+        ("first", "date"),
+        ("driven", "number"),
+    ]
+    (block,) = opened.blocks(5000)
+    first = [(date(2001, 2, 1) - date(1970, 1, 1)).days, 1.5]
+    assert block.X[0].tolist() == first
+    assert len(block.X) == 99
+    assert block.y[:2].ravel().tolist() == [1000, 2000]
+
+
+def test_text__ranges_and_sizes_with_marks_of_dates_are_categories(tmp_path, caplog):
+    rows = "".join(f"{['18-25', '26-40'][row % 2]},{row % 3}/4,{row % 2}\n" for row in range(60))
+    dataset = ingest_text(tmp_path, "age,doors,y\n" + rows, label="y")
+    assert [column.kind for column in dataset.schema.columns] == ["category"] * 2
+    assert "may be" not in caplog.text
+
+
+def test_text__columns_that_some_files_lack_are_named_with_the_query_that_joins_them(
+    tmp_path, caplog
+):
+    rows = "".join(f"{row},{row % 2}\n" for row in range(60))
+    (tmp_path / "a.csv").write_text("temp,y\n" + rows)
+    (tmp_path / "b.csv").write_text("temperature,y\n" + rows)
+    options = {"label": "y", "missing": "impute"}
+    assert ingest(tmp_path, **options).n_features == 4
+    (told,) = [each for each in caplog.messages if "lacks" in each]
+    assert "a.csv lacks 'temperature'; " in told
+    assert "b.csv lacks 'temp'. " in told
+    query = query_of(told).replace("OLD", "temp").replace("NEW", "temperature")
+    caplog.clear()
+    assert ingest(tmp_path, **options, sql=query).n_features == 1
 
 
 def test_text__whose_units_differ_is_not_converted_as_one(tmp_path, caplog):
