@@ -119,6 +119,18 @@ def test_scale__follows_uneven_noise():
     assert (np.abs(of_new[noisy]) <= equal).mean() < 0.8
 
 
+def test_scale__of_quiet_rows_is_not_so_small_that_intervals_cover_them_too_rarely():
+    Phi, residuals = uneven(4000, slope=4.0)
+    # The rows of one half have hardly any noise, except for few.
+    quiet = Phi[:, 0] < 0.5
+    residuals[quiet] *= np.where(np.arange(quiet.sum()) % 8, 0.02, 1.0)[:, None]
+    scale, scales = RowScale.learned(residuals, Phi, np.ones(4000), orders(4000))
+    assert scale.weights is not None
+    mean = np.abs(residuals).mean()
+    assert scale.least == pytest.approx(0.35 * mean)
+    assert scales.min() == pytest.approx(0.35 * mean)
+
+
 def test_scale__stays_equal_where_it_does_not_narrow_the_intervals():
     Phi, residuals = uneven(4000, slope=0.0)
     scale, scales = RowScale.learned(residuals, Phi, np.ones(4000), orders(4000))
