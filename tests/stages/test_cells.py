@@ -15,7 +15,7 @@ from dask_nrbfn.errors import IllConditionedError, MemoryBudgetError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
-from dask_nrbfn.stages import cells, resolve
+from dask_nrbfn.stages import resolve
 from dask_nrbfn.stages.cells import CELLS, FITS, cell_bytes, read_tree
 from dask_nrbfn.stages.resolve import CELL_ALPHAS
 from dask_nrbfn.storage.model import Model
@@ -220,17 +220,3 @@ def test_cells__of_unequal_sizes_are_checked_once_they_are_cut():
         fit_dataset(dataset, MemoryStore(), params, engine)
     engine = InlineEngine(memory_bytes=beside + 2 * all_rows)
     assert CELLS.recorded(fit_dataset(dataset, MemoryStore(), params, engine)).n_cells == 1
-
-
-def test_cells__a_killed_fit_whose_blocks_have_no_counts_in_their_records_goes_on(monkeypatch):
-    """Blocks of rows had counts in an array of their own, under another name."""
-    X, y = spirals(300)
-    dataset, place, route = write(X, y), MemoryStore(), cells._route_block
-    with monkeypatch.context() as patched:
-        patched.setattr(cells, "ROWS", "cells-rows")
-        patched.setattr(cells, "_route_block", lambda *each: route(*each)._replace(record={}))
-        with pytest.raises(KeyError):
-            fit_dataset(dataset, place, PARAMS, ENGINE)
-    run = fit_dataset(dataset, place, PARAMS, ENGINE)
-    assert run.stages["model"]
-    assert run.group_names("cells-") == []
