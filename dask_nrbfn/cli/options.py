@@ -66,7 +66,7 @@ _OPTIONS: dict[str, str] = {
     "finite. Exits with 2 if there are problems.",
 }
 
-READING = ("y", "target", "weights", "unlabelled", "sql")
+READING = ("y", "target", "weights", "unlabelled", "sql", "encoding")
 """How the rows that a model is used on are read, where the training rows do not say."""
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Options: the content of predictions, how rows are read, and what makes a scene.
 _RESULTS = ("probabilities", "scores", "skip_bad", "interval", "distance")
-_READING = ("id", "sql")
+_READING = ("id", "sql", "encoding")
 _SCENE = ("variable", "feature_dim")
 # Figures that come first.
 _FIRST = ("error_rate", "relative_error", "expected_calibration_error", "n_rows", "n_errors")

@@ -37,6 +37,11 @@ _REMEDY = "Correct the table or the query."
 _NOT_REPLACED = (
     "Leave the column out of REPLACE, for example the label or target, which new rows may lack."
 )
+_OTHER_ENCODING = re.compile("File is not [a-z0-9-]+ encoded")
+_ENCODINGS = (
+    "Pass the `encoding` of the file, or convert it, such as by iconv -f UTF-16BE -t UTF-8 FILE > "
+    "NEW.csv."
+)
 _CONVERSION = (
     "Correct the cell, or read it as a missing value by TRY_CAST. If the query has no cast, read "
     "the column as text " + BY_SQL.format("types = {'COLUMN': 'VARCHAR'}")
@@ -57,6 +62,8 @@ def explained(place: object) -> Iterator[None]:
     except DataError as error:
         if isinstance(error.__cause__, duckdb.ConversionException):
             raise DataError(error.problem, _CONVERSION) from error.__cause__
+        if _OTHER_ENCODING.search(error.problem):
+            raise DataError(error.problem, _ENCODINGS) from error.__cause__
         if "REPLACE list not found" in error.problem:
             raise DataError(error.problem, _NOT_REPLACED) from error.__cause__
         raise

@@ -1,6 +1,7 @@
 """Text tables as DuckDB reads them: the dialect, the header and the types of their columns."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -8,7 +9,7 @@ from typing import Any
 
 from dask_nrbfn.errors import Advice, DataError, plural
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions
+from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
 from dask_nrbfn.sources.relation import SNIFFED_ROWS, Connection, kind_of, quoted, ran, widen
 from dask_nrbfn.sources.source import Request, shown_names
 from dask_nrbfn.sources.text import (
@@ -31,8 +32,8 @@ _FORMATS = {"dateformat": "DateFormat", "timestampformat": "TimestampFormat"}
 _MOST_OPEN = 256
 # A row that repeats so many names is a header. Words of so few letters can be cells of a row.
 _NAMES_TOLD, _SHORT = 16, 3
-# Files whose columns are told.
-_FILES_TOLD = 3
+# Groups of files whose missing columns are told.
+_GROUPS_TOLD = 3
 
 Arguments = dict[str, str]
 """Arguments of read_csv as SQL."""
@@ -144,33 +145,39 @@ def _sniffed(connection: Connection, request: Request) -> TextFiles:
     if text.has_header:
         for file, names in zip(files, text.headers, strict=True):
             check_repeats(names, file)
-        if options.schema is None:
-            _tell_other_columns(text)
+        if options.schema is None and options.sql is None:
+            _tell_other_columns(text, options)
     unsplit = zip(text.checked, text.headers, strict=False)
     check_split(each for each, header in unsplit if len(header) == 1)
     return text
 
 
-def _tell_other_columns(text: TextFiles) -> None:
-    """Warn of columns that some files do not have."""
-    names = dict.fromkeys(chain.from_iterable(text.headers))
-    lacking = {
-        file: own
-        for file, header in zip(text.files, text.headers, strict=True)
-        if (own := [name for name in names if name not in header])
-    }
-    if not lacking:
-        return
-    told_of = [
-        f"{file} lacks {shown_names(own)}" for file, own in islice(lacking.items(), _FILES_TOLD)
+def _tell_other_columns(text: TextFiles, options: ReadOptions) -> None:
+    """Warn of columns that some files do not have; the case of names does not matter."""
+    headers = [{name.casefold() for name in header} for header in text.headers]
+    chosen, dropped = named_columns(options.columns), named_columns(options.drop)
+    names = dict[str, str]()
+    for name in chain.from_iterable(text.headers):
+        names.setdefault(name.casefold(), name)
+    lacking = defaultdict[tuple[File, ...], list[str]](list)
+    for folded, name in names.items():
+        if name not in dropped and (name in chosen or not chosen):
+            has = [folded in header for header in headers]
+            files = tuple(file for file, met in zip(text.files, has, strict=True) if not met)
+            lacking[files].append(name)
+    lacking.pop((), None)
+    told = [
+        f"{shown_names(own)} in {files[0]}"
+        + (f" and {plural(len(files) - 1, 'more file')}" if len(files) > 1 else "")
+        for files, own in islice(lacking.items(), _GROUPS_TOLD)
     ]
-    more = len(lacking) - len(told_of)
-    told_of += [f"{plural(more, 'more file')} lack others"] if more else []
-    told = (
-        f"{'; '.join(told_of)}. Their rows have no value there. A column with two names is "
-        'joined by `sql`="SELECT * EXCLUDE (OLD) REPLACE (coalesce(NEW, OLD) AS NEW) FROM source".'
-    )
-    logger.warning("%s", Advice(told))
+    if told:
+        advice = (
+            f"These columns are missing, and are read as missing values: {'; '.join(told)}. If a "
+            'column has two names, join them by `sql`="SELECT * EXCLUDE (OLD) REPLACE '
+            '(coalesce(NEW, OLD) AS NEW) FROM source".'
+        )
+        logger.warning("%s", Advice(advice))
 
 
 def _column_types(
@@ -238,7 +245,7 @@ def _known(options: ReadOptions) -> dict[str, Any]:
 
 
 def _encoding(options: ReadOptions) -> str:
-    """Return the encoding that is given, or was at the fit."""
+    """Return the encoding that is given, or was given at the fit."""
     return options.encoding or _known(options).get("encoding") or "utf-8"
 
 
@@ -261,7 +268,7 @@ def _arguments(
         # A row that begins with # is a row.
         "comment": "''",
     }
-    given = {"delim": delimiter, "encoding": options.encoding or known.get("encoding")}
+    given = {"delim": delimiter, "encoding": _encoding(options)}
     given |= {name: known.get(name) for name in _FORMATS}
     arguments |= {name: literal(value) for name, value in given.items() if value}
     if options.no_header or "no_header" in known:

@@ -43,7 +43,7 @@ GAP = (
     f"row that lacks a value. {_MARKS}"
 )
 GAP_OF_ROLE = (
-    "Leave out these rows, in a file with {}. Pass `unlabelled`='' to keep rows without a label "
+    "Leave out these rows{}. Pass `unlabelled`='' to keep rows without a label "
     f"('nan' for numeric targets). {_MARKS}"
 )
 GAP_OF_X = "Pass `missing`='impute' to the fit to fill in missing features, or leave out the row."
@@ -222,13 +222,17 @@ def merged(parts: Iterable[dict[str, Cells]]) -> dict[str, Cells]:
 
 
 def decide(
-    cells: Mapping[str, Cells], options: ReadOptions, roles: Schema, origin: str
-) -> tuple[Schema, Conversions]:
+    cells: Mapping[str, Cells],
+    options: ReadOptions,
+    roles: Schema,
+    origin: str,
+    conversions: Conversions | None = None,
+) -> tuple[Schema, Conversions | None]:
     """Return `roles` with columns decided by statistics, and how texts would become numbers.
 
-    Choices that no option made are logged.
+    Choices that no option made are logged. conversions: None for rows that no query can convert.
     """
-    columns, left_out, converted = [], dict[str, str](), dict[str, str]()
+    columns, left_out, doubts = [], dict[str, str](), dict[str, str]()
     # DuckDB also numbers the columns of a query of a file without a header.
     numbered = options.sql is not None and all(map(_NUMBERED.fullmatch, cells))
     no_header = numbered or bool(roles.written.get("no_header"))
@@ -238,8 +242,8 @@ def decide(
         doubt = None if is_given else doubt_about(name, own.texts or ())
         if doubt is not None:
             state = "read" if reason is None else "left out"
-            logger.warning("%s", f"{name} is {state} as text: {doubt.reason}")
-            converted[name] = doubt.sql
+            logger.warning("%s is %s as text: %s", name, state, doubt.reason)
+            doubts[name] = doubt.sql
         elif reason is not None:
             logger.info("%s", Advice(f"{name or repr(name)} is left out: {reason}"))
         if reason is not None:
@@ -255,25 +259,32 @@ def decide(
     if not columns:
         name, reason = next(iter(left_out.items()))
         raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
-    conversions = Conversions(options.sql, {name: sql for name, sql in converted.items() if sql})
-    if converted:
-        logger.warning("%s", Advice(_converting(conversions, [*converted], origin)))
+    if doubts:
+        if conversions is not None:
+            known = {name: sql for name, sql in doubts.items() if sql}
+            conversions = replace(conversions, columns=known)
+        logger.warning("%s", Advice(_converting(conversions, [*doubts])))
     ignored = (*roles.ignored, *left_out)
     schema = replace(roles, columns=tuple(columns), ignored=ignored, missing=options.missing)
     return schema, conversions
 
 
-def _converting(conversions: Conversions, names: Sequence[str], origin: str) -> str:
+def _converting(conversions: Conversions | None, names: Sequence[str]) -> str:
     """Return advice about columns of texts that may be numbers or dates."""
     what = names[0] if len(names) == 1 else "such columns"
-    if origin == "X":
-        return f"Convert {what} in the frame, such as by pandas.to_numeric."
-    how = [f"by {conversions.option}"] if conversions.columns else []
+    if conversions is None:
+        return (
+            f"Convert {what} before, with pandas by str.replace and to_numeric, or by to_datetime "
+            "with a format."
+        )
+    convert = ""
+    if conversions.columns:
+        convert = f"Convert {what} by {conversions.option}. "
     if len(conversions.columns) < len(names):
-        how.append("dates by try_strptime with their form")
+        convert += "Convert dates and times of other forms by try_strptime in such a query. "
     return (
-        f"Convert {what} {', '.join(how)}. Pass texts that mark missing values in "
-        "`missing_values`, and names of columns of codes in `categorical`."
+        f"{convert}Pass texts that mark missing values in `missing_values`, and names of columns "
+        "of codes in `categorical`."
     )
 
 

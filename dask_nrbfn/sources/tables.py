@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import source, survey
 from dask_nrbfn.sources.conversions import Conversions
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
+from dask_nrbfn.sources.formats import SQLITE
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
-from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, table_in_memory
+from dask_nrbfn.sources.relation import SNIFFED_ROWS, Table, kind_of, quoted, ran, table_in_memory
 from dask_nrbfn.sources.scan import table_of
 
 logger = logging.getLogger(__name__)
@@ -119,25 +120,36 @@ def unreadable(
     value: str,
     schema: Schema,
     remedy: str,
-    conversions: Conversions,
+    conversions: Conversions | None = None,
 ) -> DataError:
     """Return an error about the first cell whose value of SQL is infinite, as of unread cells.
 
-    conversions: those of other columns.
+    conversions: those of other columns, if a query can convert this one.
     """
     kind = next((column.kind for column in schema.columns if column.name == name), "number")
     numbered = f"row_number() OVER () - 1, {table.column(name)}, isinf({value}) AS is_met"
     row, cell, _ = table.first_row(table.relation.project(numbered).filter("is_met").limit(1))
     if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
         remedy = _OF_TIMES.format(name)
-    elif kind == "number" and isinstance(cell, str):
-        found = conversions.with_number(name, cell)
-        remedy = f"Convert such texts by {found.option}. Or: {remedy}" if found else remedy
+    elif kind == "number" and isinstance(cell, str) and conversions is not None:
+        found = conversions.having(name, _some_texts(table, name, value))
+        if found is not None:
+            told = remedy[0].lower() + remedy[1:]
+            remedy = f"Convert such texts by {found.option}, or: {told}"
     return DataError(
         f"Column {name!r} of {table.origin} has {cell!r} in row {row} (the first is 0), which is "
         f"not a {'finite number' if kind == 'number' else kind}.",
         remedy,
     )
+
+
+def _some_texts(table: Table, name: str, value: str) -> list[str]:
+    """Return some different texts of a column, first those whose value of SQL is infinite."""
+    cells = f"DISTINCT {table.column(name)}::VARCHAR, coalesce(isinf({value}), false) AS is_met"
+    rows = table.relation.query(
+        "texts", f"SELECT {cells} FROM texts ORDER BY is_met DESC LIMIT 1000"
+    )
+    return [text for text, _ in ran(table.connection, rows.fetchall) if text]
 
 
 def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
@@ -231,7 +243,9 @@ def open_table(request: source.Request) -> TableSource:
         for name in filter(None, (schema.label, schema.id))
     }
     roles |= {name: ("number", sql) for name, sql in _roles_sql(table, schema, {}).items()}
-    conversions = Conversions(options.sql)
+    conversions = None
+    if request.rows is None and request.place.suffix not in SQLITE:
+        conversions = Conversions(options.sql)
     if options.schema is None:
         chosen = {*(named_columns(options.columns) or table.names)}
         chosen -= {*named_columns(options.drop), *roles}
@@ -250,7 +264,7 @@ def open_table(request: source.Request) -> TableSource:
         ignored = tuple(name for name in table.names if name not in used)
         schema = replace(schema, ignored=ignored, written=table.written)
         own = {name: cells[name] for name in columns}
-        schema, conversions = survey.decide(own, options, schema, table.origin)
+        schema, conversions = survey.decide(own, options, schema, table.origin, conversions)
     features = [column.name for column in schema.columns]
     required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
     known = table, roles | columns, cells, schema
@@ -282,7 +296,7 @@ def _readable_rows(
     cells: Mapping[str, survey.Cells],
     schema: Schema,
     required: Sequence[str],
-    conversions: Conversions,
+    conversions: Conversions | None,
     *,
     spoiled: bool,
 ) -> tuple[Table, int]:
@@ -301,11 +315,21 @@ def _readable_rows(
     elif schema.missing == "drop":
         return _whole_rows(table, {name: values[name] for name in checked}, cells)
     lacking = {name: cells[name] for name in required if cells[name].n_missing}
-    remedy = survey.GAP_OF_ROLE.format(conversions.option_without_gaps(lacking))
-    survey.check_gaps(lacking, table.origin, remedy)
+    how = f", in a file with {conversions.where(_given_sql(table, lacking))}" if conversions else ""
+    survey.check_gaps(lacking, table.origin, survey.GAP_OF_ROLE.format(how))
     if not schema.fills:
         survey.check_gaps({name: cells[name] for name in checked}, table.origin)
     return table, next(iter(cells.values())).n_rows
+
+
+def _given_sql(table: Table, names: Iterable[str]) -> str:
+    """Return the SQL condition that columns have a value."""
+    return " AND ".join(
+        f"NOT isnan({quoted(name)})"
+        if table.types[name] in ("FLOAT", "DOUBLE")
+        else f"{quoted(name)} IS NOT NULL"
+        for name in names
+    )
 
 
 def _tell_unread(
@@ -315,7 +339,7 @@ def _tell_unread(
     for column in schema.columns:
         name, own = column.name, cells[column.name]
         if own.n_unread == own.n_values >= _FEWEST_UNREAD:
-            raise unreadable(table, name, values[name][1], schema, _NONE_READ, Conversions())
+            raise unreadable(table, name, values[name][1], schema, _NONE_READ)
         if own.n_unread:
             told = (table.origin, name, plural(own.n_unread, "cell"))
             logger.warning("%s: column %s has %s that count as missing values", *told)
@@ -457,8 +481,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     if (bad := np.isinf(rows)).any():
         column = schema.columns[int(np.argwhere(bad)[0][1])]
         remedy = "Correct the cell, or leave out its row."
-        value = survey.stored_of(table, column)
-        raise unreadable(table, column.name, value, schema, remedy, Conversions())
+        raise unreadable(table, column.name, survey.stored_of(table, column), schema, remedy)
     tell_unseen(unseen_in(rows, schema), name)
     return rows
 

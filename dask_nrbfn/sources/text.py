@@ -241,4 +241,4 @@ def _encoding_remedy(line: str) -> str:
     """Return the remedy for a line in another encoding than UTF-8."""
     if _NOT_LATIN.search(line):
         return "Convert text of Windows, such as by iconv -f CP1252 -t UTF-8 FILE > NEW.csv"
-    return f"Pass `encoding`={'utf-16' if chr(0) in line else 'latin-1'}."
+    return f"Pass `encoding`='{'utf-16' if chr(0) in line else 'latin-1'}'."

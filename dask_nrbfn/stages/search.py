@@ -21,10 +21,21 @@ from dask_nrbfn.stages.bases import MOST_FOUND, MOST_SCORED, requested_size
 from dask_nrbfn.stages.columns import METRIC, RANKS
 from dask_nrbfn.stages.context import FitSizes
 from dask_nrbfn.stages.cost import StageCost
+from dask_nrbfn.stages.finals import (
+    CLEARLY,
+    Final,
+    best_of,
+    finalists,
+    gains_by_doubling,
+    kind_of,
+    of_each_kind,
+    smallest_of,
+    winner_of,
+)
 from dask_nrbfn.stages.linear import compare_with_trial, linear_flops
 from dask_nrbfn.stages.moments import most_components
 from dask_nrbfn.stages.stage import OVERTIME, Stage, StageJob, StageRecord, in_words
-from dask_nrbfn.stages.trials import MOST_JUDGED, SINGLE, Folds, JudgedRows
+from dask_nrbfn.stages.trials import MOST_JUDGED, SINGLE, Folds
 from dask_nrbfn.stages.units import (
     SCRATCH,
     Left,
@@ -50,9 +61,6 @@ _FEW, _KINDS_OF_ROUND, _WIDTHS_OF_ROUND = 16, 8, 2
 
 # Kinds that are compared.
 _N_KINDS = {"quick": 2, "normal": 3, "thorough": 3}
-
-# A combination is left out once it is worse by this many standard errors.
-_CLEARLY = 2.0
 
 # How often the width is refined if it is not given.
 _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
@@ -103,11 +111,13 @@ def _cheap_size(n_classes: int) -> int:
 
 def least_work(spec: Spec, dataset: Dataset) -> dict[str, Any]:
     """Return parameters of the fit that takes the least time of those that a tuning may choose."""
-    if not spec.chooses_size:
-        return {}
-    usual = usual_size(spec, dataset.of_labelled().n_rows)
-    drawn = {} if spec.params.basis_is_given else _DRAWN
-    return drawn | {"basis_size": min(_cheap_size(dataset.n_classes), usual)}
+    least: dict[str, Any] = {}
+    if not spec.params.basis_is_given and (spec.chooses_size or "random" in spec.bases):
+        least |= _DRAWN
+    if spec.chooses_size:
+        usual = usual_size(spec, dataset.of_labelled().n_rows)
+        least["basis_size"] = min(_cheap_size(dataset.n_classes), usual)
+    return least
 
 
 def n_refinements(spec: Spec) -> int:
@@ -122,68 +132,6 @@ class Round(NamedTuple):
     n_rows: int
     n_basis: int
     n_ridges: int
-
-
-@dataclass(frozen=True, eq=False)
-class Final(JudgedRows):
-    """A combination that was tried with a basis of some size, and the entry of its `Trial`."""
-
-    combination: Combination
-    entry: Entry
-
-    @property
-    def n_basis(self) -> int:
-        """Number of basis rows."""
-        return int(self.entry["n_basis"])
-
-
-def best_of(finals: Sequence[Final]) -> Final:
-    """Return the final with the least mean loss; of equal ones the first."""
-    return min(finals, key=lambda each: each.loss)
-
-
-def close_to_best(finals: Sequence[Final], n_errors: float = 1.0) -> list[Final]:
-    """Return the finals within a standard error of the best (Breiman et al. 1984, section 3.4)."""
-    best = best_of(finals)
-    return [each for each in finals if each.is_close_to(best, n_errors)]
-
-
-def smallest_of(curve: Sequence[Final]) -> Final:
-    """Return the final with the smallest basis among those close to the best.
-
-    Of bases of up to 256 rows it is the largest: they cost little, and the results of the smallest
-    depend on which rows are drawn.
-    """
-    close = sorted(close_to_best(curve), key=lambda each: each.n_basis)
-    cheap = [each for each in close if each.n_basis <= _CHEAP]
-    return cheap[-1] if cheap else close[0]
-
-
-def winner_of(finals: Sequence[Final]) -> Final:
-    """Return the best final; equal column weights win unless learned ones gain more than chance."""
-    equal = [each for each in close_to_best(finals) if each.combination.scale != LEARNED]
-    return best_of(equal or finals)
-
-
-def kind_of(combination: Combination) -> tuple[str, str, str]:
-    """Return what else than width and basis a combination has."""
-    return combination.scale, combination.features, combination.kernel
-
-
-def of_each_kind(finals: Iterable[Final], n_widths: int) -> list[list[Final]]:
-    """Return the best widths of each kind, the best kind first."""
-    kinds: dict[tuple[str, str, str], list[Final]] = {}
-    for each in sorted(finals, key=lambda each: each.loss):
-        kinds.setdefault(kind_of(each.combination), []).append(each)
-    return [widths[:n_widths] for widths in kinds.values()]
-
-
-def finalists(judged: Sequence[Final], most: int) -> list[Final]:
-    """Return the best of kinds that are not clearly worse, and one with equal column weights."""
-    kinds = [widths[0] for widths in of_each_kind(judged, 1)]
-    chosen = close_to_best(kinds, _CLEARLY)[:most]
-    equal = [each for each in kinds if each.combination.scale != LEARNED]
-    return chosen if not equal or equal[0] in chosen else [*chosen, equal[0]]
 
 
 def largest_size(spec: Spec, dataset: Dataset, n_sampled: int) -> int:
@@ -355,7 +303,7 @@ def _run_search(job: StageJob) -> SearchRecord:
     of_width: list[Final] = []
     if winner is not None and spec.chooses_size:
         curve = _learning_curve(search, winner)
-        winner = smallest_of(curve) if curve else winner
+        winner = smallest_of(curve, _CHEAP) if curve else winner
         winner, wider = _compare_wider(search, winner, curve)
         compared += wider
         of_width = [each for each in (*curve, *wider) if each.combination == winner.combination]
@@ -467,20 +415,12 @@ def _learning_curve(search: _Search, winner: Final) -> list[Final]:
         return search.judge(name, own)
 
     curve = judge("sizes", sizes, winner.entry)
-    size, n_errors = 2 * sizes[-1], _CLEARLY if search.spec.is_quick else 1.0
+    size, n_errors = 2 * sizes[-1], CLEARLY if search.spec.is_quick else 1.0
     while gains_by_doubling(curve, n_errors) and size <= most and has_time(size):
         latest = judge(f"size-{size}", [size], curve[-1].entry)
         curve += latest
         size = 2 * size if latest else most + 1
     return curve
-
-
-def gains_by_doubling(curve: Sequence[Final], n_errors: float = 1.0) -> bool:
-    """Return whether the largest basis gains more than standard errors over all smaller ones."""
-    if not curve:
-        return False
-    *smaller, largest = sorted(curve, key=lambda each: each.n_basis)
-    return not smaller or not best_of(smaller).is_close_to(largest, n_errors)
 
 
 def _compare_wider(

@@ -256,3 +256,17 @@ def test_predict__no_cell_of_a_column_is_read_though_bad_cells_are_skipped(tmp_p
     rows.to_csv(tmp_path / "rows.csv", index=False)
     succeed(*predict)
     assert "column age has 29 cells that count as missing values" in caplog.text
+
+
+def test_predict__new_files_have_the_encoding_of_the_training_rows_or_their_own(tmp_path):
+    text = "town,y\n" + "Köln,u\nBonn,v\n" * 60
+    (tmp_path / "latin.csv").write_bytes(text.encode("latin-1"))
+    (tmp_path / "new.csv").write_text(text)
+    label = ("--label", "y", "--encoding", "latin-1")
+    succeed("ingest", tmp_path / "latin.csv", tmp_path / "data", *label)
+    succeed("fit", tmp_path / "data", tmp_path / "run", "--alpha", 1e-3)
+    for name, options in (("latin.csv", ()), ("new.csv", ("--encoding", "utf-8"))):
+        assert json_of("evaluate", tmp_path / "run", tmp_path / name, *options)["error_rate"] == 0
+        succeed("predict", tmp_path / "run", tmp_path / name, tmp_path / f"of-{name}", *options)
+        predicted = pd.read_csv(tmp_path / f"of-{name}")
+        assert predicted.iloc[:2, 0].tolist() == ["u", "v"]

@@ -64,7 +64,7 @@ def labels_of(dataset):
 
 def query_of(advice):
     """Return the query of a remedy or of a warning."""
-    return re.search('sql`?="(.*)"', advice)[1].replace(r"\"", '"')
+    return re.search('sql`?="(.*)"', advice, re.DOTALL)[1].replace(r"\"", '"')
 
 
 def typed(refused, tmp_path):

@@ -5,7 +5,6 @@ import os
 import re
 import resource
 import subprocess
-from datetime import date
 
 import numpy as np
 import pytest
@@ -248,9 +247,9 @@ def test_text__quotes_that_do_not_match_are_no_class(tmp_path, place, cell):
     ("encoding", "mark", "advice"),
     [
         ("cp1252", "€", "iconv -f CP1252 -t UTF-8 FILE > NEW.csv"),
-        ("latin-1", "é", "Pass encoding=latin-1."),
-        ("utf-16", "€", "Pass encoding=utf-16."),
-        ("utf-16-le", "e", "Pass encoding=utf-16."),
+        ("latin-1", "é", "Pass encoding='latin-1'."),
+        ("utf-16", "€", "Pass encoding='utf-16'."),
+        ("utf-16-le", "e", "Pass encoding='utf-16'."),
     ],
 )
 def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
@@ -260,17 +259,34 @@ def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
         ingest(path, label="y")
     assert advice in refused.value.remedy
     if encoding != "cp1252":
-        known = re.search("=(.*).$", refused.value.remedy)[1]
+        known = re.search("='(.*)'", refused.value.remedy)[1]
         dataset = ingest(path, label="y", encoding=known)
         assert dataset.n_rows == 60
         assert mark in labels_of(dataset)
         assert features(path, schema=dataset.schema).shape == (60, 2)
         selected = ingest(path, label="y", encoding=known, sql=f"FROM source WHERE y = '{mark}'")
         assert mark in labels_of(selected)
+        path.write_bytes((text + "1,2\n").encode(encoding))
+        with pytest.raises(DataError, match="line 62 has 2 cells"):
+            ingest(path, label="y", encoding=known)
         return
     command = advice.replace("FILE", str(path)).replace("NEW", str(tmp_path / "new"))
     subprocess.run(command, shell=True, check=True)
     assert labels_of(ingest(tmp_path / "new.csv", label="y"))[0] == "€"
+
+
+def test_text__new_rows_in_another_encoding_than_the_training_rows_are_read_with_the_option(
+    tmp_path,
+):
+    path, text = tmp_path / "d.csv", NARROW.replace("u", "é")
+    path.write_bytes(text.encode("latin-1"))
+    schema = ingest(path, label="y", encoding="latin-1").schema
+    # A letter whose bytes Latin-1 does not have.
+    path.write_text(text.replace("é", "à\x80"))
+    with pytest.raises(DataError, match="not latin-1 encoded") as refused:
+        ingest(path, schema=schema)
+    assert refused.value.remedy.startswith("Pass the encoding of the file, ")
+    assert ingest(path, schema=schema, encoding="utf-8").n_rows == 60
 
 
 def test_text__advice_about_ends_of_lines_works(tmp_path):
@@ -353,7 +369,7 @@ def test_text__of_other_forms_is_a_warning(tmp_path, caplog, n, state):
     (tmp_path / "d.csv").write_text(f"a price;y;b\n{rows}")
     features(tmp_path / "d.csv", label="y")
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warned[0] == f"a price is {state} as text: it has '10,0', which may be a number."
+    assert warned[0] == f"a price is {state} as text: it has '10,0', which may be the number 10."
     dataset = ingest_file(tmp_path / "d.csv", MemoryStore(), label="y", sql=query_of(warned[1]))
     np.testing.assert_allclose(rows_of(dataset)[:2, 0], [10.0, 11.1])
 
@@ -382,50 +398,24 @@ def test_text__with_units_and_thousands_is_converted_by_the_query_of_a_warning(
     assert rows_of(dataset)[0, 0] == first
 
 
-def test_text__one_query_converts_all_columns_and_the_target_and_leaves_out_gaps(tmp_path):
-    rows = "".join(
-        f"{row % 12 + 1:02}/{2000 + row % 20};{row},5 km;{'?' * (row == 7) or f'{row}.000 €'}\n"
-        for row in range(1, 101)
-    )
-    text, options = "first;driven;price\n" + rows, {"target": "price"}
-    with pytest.raises(DataError, match=r"'1\.000 €' in row 0") as refused:
-        ingest_text(tmp_path, text, **options)
-    query = query_of(refused.value.remedy)
-    with pytest.raises(DataError, match="'price' 1") as refused:
-        ingest_text(tmp_path, text, sql=query, **options)
-    opened = open_source(tmp_path / "d.csv", sql=query_of(refused.value.remedy), **options)
-    assert [(each.name, each.kind) for each in opened.schema.columns] == [
-        ("first", "date"),
-        ("driven", "number"),
-    ]
-    (block,) = opened.blocks(5000)
-    first = [(date(2001, 2, 1) - date(1970, 1, 1)).days, 1.5]
-    assert block.X[0].tolist() == first
-    assert len(block.X) == 99
-    assert block.y[:2].ravel().tolist() == [1000, 2000]
-
-
-def test_text__ranges_and_sizes_with_marks_of_dates_are_categories(tmp_path, caplog):
-    rows = "".join(f"{['18-25', '26-40'][row % 2]},{row % 3}/4,{row % 2}\n" for row in range(60))
-    dataset = ingest_text(tmp_path, "age,doors,y\n" + rows, label="y")
-    assert [column.kind for column in dataset.schema.columns] == ["category"] * 2
-    assert "may be" not in caplog.text
-
-
 def test_text__columns_that_some_files_lack_are_named_with_the_query_that_joins_them(
     tmp_path, caplog
 ):
-    rows = "".join(f"{row},{row % 2}\n" for row in range(60))
-    (tmp_path / "a.csv").write_text("temp,y\n" + rows)
-    (tmp_path / "b.csv").write_text("temperature,y\n" + rows)
+    rows = "".join(f"{row},{row % 3},{row % 2}\n" for row in range(60))
+    (tmp_path / "a.csv").write_text("temp,Rain,y\n" + rows)
+    (tmp_path / "b.csv").write_text("temperature,rain,y\n" + rows)
     options = {"label": "y", "missing": "impute"}
-    assert ingest(tmp_path, **options).n_features == 4
-    (told,) = [each for each in caplog.messages if "lacks" in each]
-    assert "a.csv lacks 'temperature'; " in told
-    assert "b.csv lacks 'temp'. " in told
+    dataset = ingest(tmp_path, **options)
+    assert {"temp", "Rain", "temperature"} <= {*dataset.feature_names}
+    (told,) = [each for each in caplog.messages if "missing values" in each]
+    assert f": 'temp' in {tmp_path / 'b.csv'}; 'temperature' in {tmp_path / 'a.csv'}. " in told
     query = query_of(told).replace("OLD", "temp").replace("NEW", "temperature")
     caplog.clear()
-    assert ingest(tmp_path, **options, sql=query).n_features == 1
+    assert {*ingest(tmp_path, **options, sql=query).feature_names} == {"Rain", "temperature"}
+    ingest(tmp_path, **options, columns="Rain")
+    ingest(tmp_path, **options, drop="temp,temperature")
+    ingest(tmp_path, schema=dataset.schema)
+    assert not caplog.messages
 
 
 def test_text__whose_units_differ_is_not_converted_as_one(tmp_path, caplog):
@@ -475,7 +465,7 @@ def test_text__a_target_with_a_unit_names_the_query_that_converts_it(tmp_path):
     target = {"target": "price"}
     with pytest.raises(DataError, match="'€17,690'") as caught:
         ingest_file(tmp_path / "rows.csv", MemoryStore(), **target)
-    query = re.search(r'sql="(.*?)"\. ', caught.value.remedy)[1].replace('\\"', '"')
+    query = query_of(caught.value.remedy)
     dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), sql=query, **target)
     assert dataset.y[:].ravel().tolist() == [17690, 9500, 800]
 

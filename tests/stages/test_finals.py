@@ -15,15 +15,15 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.spec import Combination, Spec
 from dask_nrbfn.stages import cost, search
 from dask_nrbfn.stages.cost import Rates
-from dask_nrbfn.stages.resolve import resolve_tuning
-from dask_nrbfn.stages.search import (
-    SEARCH,
+from dask_nrbfn.stages.finals import (
     Final,
     finalists,
     gains_by_doubling,
     smallest_of,
     winner_of,
 )
+from dask_nrbfn.stages.resolve import resolve_tuning
+from dask_nrbfn.stages.search import SEARCH
 from tests.stages.fits import fit_table
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -84,7 +84,7 @@ def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
     curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
-    assert smallest_of(curve) is curve[1]
+    assert smallest_of(curve, search._CHEAP) is curve[1]
 
 
 def test_smallest__up_to_256_rows_is_the_largest_that_is_close(monkeypatch):
@@ -95,7 +95,7 @@ def test_smallest__up_to_256_rows_is_the_largest_that_is_close(monkeypatch):
     curve = [
         final(each, n_basis=size) for each, size in zip(losses, (16, 128, 257, 512), strict=True)
     ]
-    assert smallest_of(curve) is curve[1]
+    assert smallest_of(curve, search._CHEAP) is curve[1]
 
 
 @pytest.mark.parametrize(("n_wrong", "scale"), [(11, "standard"), (30, "learned")])
@@ -288,3 +288,7 @@ def test_time_limit__keeps_no_time_for_a_neighbour_search_that_a_drawn_basis_doe
     assert max(each["n_basis"] for each in found.curve) >= 64
     assert {each["basis"] for each in found.finals} == {"random"}
     assert "neighbors" not in run.stages
+    tuning = replace(DOUBLING, bases=("sknn", "random"))
+    sized = replace(params, basis_size=32)
+    run = fit_table(*spirals(300), sized, tuning=tuning, of_fit={"time_limit": 30})
+    assert SEARCH.recorded(run).stopped != "the time limit"
