@@ -38,6 +38,7 @@ class Column:
     fill: the median, used for missing numbers, booleans and dates.
     missing: share of rows with a missing value.
     times: whether dates have a time of day that varies, which is then a feature.
+    weekdays: whether the day of the week of dates is a feature.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Column:
     fill: float = 0.0
     missing: float = 0.0
     times: bool = False
+    weekdays: bool = False
 
     @property
     def feature_names(self) -> list[str]:
@@ -61,6 +63,8 @@ class Column:
         endings = [""]
         if self.kind == "date":
             endings += ["_cos", "_sin"]
+        if self.weekdays:
+            endings += ["_week_cos", "_week_sin"]
         if self.times:
             endings += ["_time_cos", "_time_sin"]
         if self.marks_missing:
@@ -106,9 +110,13 @@ class Column:
         if self.kind == "date":
             of_year = filled * (2 * np.pi / _YEAR_DAYS)
             features += [np.cos(of_year), np.sin(of_year)]
+        # The cosine of a large angle loses digits: whole weeks and days are subtracted first.
+        days = np.floor(filled)
+        if self.weekdays:
+            of_week = (days - np.floor(days / 7.0) * 7.0) * (2 * np.pi / 7)
+            features += [np.cos(of_week), np.sin(of_week)]
         if self.times:
-            # The cosine of a large angle loses digits: whole days are subtracted first.
-            of_day = (filled - np.floor(filled)) * (2 * np.pi)
+            of_day = (filled - days) * (2 * np.pi)
             features += [np.cos(of_day), np.sin(of_day)]
         return features
 

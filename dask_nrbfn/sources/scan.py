@@ -89,7 +89,11 @@ def _table_of_query(connection: Connection, request: Request, query: str) -> Tab
             raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM.")
         rows, names = _of_query(connection, request, query)
     table = Table.of(_QUERY, rows, connection, names=names, marks=options.marks())
-    return _with_booleans(table, options.label_name or "") if _are_text(request.files) else table
+    if not _are_text(request.files):
+        return table
+    given = {name: getattr(options, name) for name in ("delimiter", "encoding", "no_header")}
+    written = {name: value for name, value in given.items() if value}
+    return replace(_with_booleans(table, options.label_name or ""), written=written)
 
 
 def _with_booleans(table: Table, label: str) -> Table:

@@ -34,6 +34,8 @@ _NUMBERED = re.compile(r"column\d+")
 _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
 _EQUAL_TIMES = 1e-6
+# Dates of more than 30 years are rarely those of events.
+_MOST_DAYS = 30 * 366
 _MARKS = (
     "In text tables, texts such as NA and None mark a missing value; pass `missing_values`='' if "
     "they are values."
@@ -113,6 +115,8 @@ class Cells:
     n_rows, n_values: number of rows, and of rows with a value.
     n_unread: number of values that are not of the kind of the column.
     times: the first and the last time of day of dates, as shares of a day.
+    days: the first and the last day.
+    are_months: whether all dates are the first of a month.
     texts: number of rows with each text; None for more than 65,536 texts.
     bins: counts of the numbers or dates, if medians are needed.
     first: the first number, if each is one more than that of the row before; else NaN.
@@ -124,6 +128,8 @@ class Cells:
     n_values: int = 0
     n_unread: int = 0
     times: tuple[float, float] = (np.inf, -np.inf)
+    days: tuple[float, float] = (np.inf, -np.inf)
+    are_months: bool = True
     texts: Counter[str] | None = field(default_factory=Counter)
     bins: Bins | None = None
     first: float = np.nan
@@ -147,8 +153,12 @@ class Cells:
         if len(values) == own.n_rows > 0 and (np.diff(values) == 1).all():
             own.first = float(values[0])
         if kind == "date" and len(values):
-            times = values - np.floor(values)
+            days = np.floor(values)
+            times = values - days
             own.times = (float(times.min()), float(times.max()))
+            own.days = (float(days.min()), float(days.max()))
+            dates = days.astype("datetime64[D]")
+            own.are_months = bool((dates == dates.astype("datetime64[M]")).all())
         return own
 
     def add(self, other: Self) -> None:
@@ -161,12 +171,19 @@ class Cells:
         self.n_values += other.n_values
         self.n_unread += other.n_unread
         self.times = min(self.times[0], other.times[0]), max(self.times[1], other.times[1])
+        self.days = min(self.days[0], other.days[0]), max(self.days[1], other.days[1])
+        self.are_months &= other.are_months
         if self.texts is not None and other.texts is not None:
             self.texts.update(other.texts)
         if other.texts is None or len(self.texts or ()) > MOST_TEXTS:
             self.texts = None
         if self.bins is not None and other.bins is not None:
             self.bins += other.bins
+
+    @property
+    def has_weekdays(self) -> bool:
+        """Whether the day of the week may matter: not that of months, nor of dates of birth."""
+        return not self.are_months and self.days[1] - self.days[0] <= _MOST_DAYS
 
     @property
     def n_missing(self) -> int:
@@ -335,7 +352,9 @@ def _decided(name: str, cells: Cells, options: ReadOptions) -> Column:
         # Exact for up to 16,384 different values.
         fill = median(bins) if bins is not None and len(bins.keys) else 0.0
         vary = cells.kind == "date" and cells.times[1] - cells.times[0] > _EQUAL_TIMES
-        return Column(name, cells.kind, fill=fill, missing=missing, times=vary)
+        of_week = cells.kind == "date" and cells.has_weekdays
+        kind = cells.kind
+        return Column(name, kind, fill=fill, missing=missing, times=vary, weekdays=of_week)
     texts = cells.texts or Counter()
     by_rows = sorted(texts, key=lambda text: (-texts[text], text))
     shown = tuple(sorted(by_rows[: options.max_categories]))

@@ -20,7 +20,8 @@ N = 60
 COLUMNS = ["age", "sex", "town", "smokes", "day", "children"]
 FEATURES = [
     *["age", "age_missing", "sex=f", "sex=m", "sex=(missing)"],
-    *["town=a", "town=b", "town=c", "smokes", "day", "day_cos", "day_sin", "children"],
+    *["town=a", "town=b", "town=c", "smokes", "day", "day_cos", "day_sin"],
+    *["day_week_cos", "day_week_sin", "children"],
 ]
 NETWORK = NRBFNClassifier(n_neighbors=5, alpha=1e-6, scale="standard", missing="impute")
 

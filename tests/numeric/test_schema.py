@@ -71,6 +71,18 @@ def test_expand__times_of_day():
     assert Schema.of_record(json.loads(json.dumps(schema.to_dict()))) == schema
 
 
+def test_expand__days_of_the_week():
+    column = Column("day", "date", times=True, weekdays=True)
+    # The first day of 1970 was a Thursday.
+    days = np.array([-7.0, 0.0, 0.75, 1.0, 20_006.0, 20_007.5])
+    found = Schema((column,)).expand(days[:, None])
+    angles = 2 * np.pi / 7 * np.array([0, 0, 0, 1, 0, 1])
+    np.testing.assert_allclose(found[:, 3], np.cos(angles), atol=1e-11)
+    np.testing.assert_allclose(found[:, 4], np.sin(angles), atol=1e-11)
+    assert column.feature_names[3:5] == ["day_week_cos", "day_week_sin"]
+    np.testing.assert_allclose(found[:, 5], [1, 1, 0, 1, 1, -1], atol=1e-11)
+
+
 def test_schema__names_of_features_and_their_groups():
     assert FILLED.feature_names == (
         *("age", "age_missing", "pay", "sex=f", "sex=m", "sex=(missing)"),

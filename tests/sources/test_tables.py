@@ -233,6 +233,22 @@ def test_forms__keys_of_directories_are_columns(tmp_path, caplog, suffix):
     np.testing.assert_allclose(rows_of(dataset), table[["size", "year"]], rtol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("first", "step", "has_weekdays"),
+    [("2020-02-01", "3 D", True), ("1960-02-01", "300 D", False), ("2020-02-01", "1 MS", False)],
+)
+def test_dates__have_a_day_of_the_week_unless_they_are_months_or_span_decades(
+    tmp_path, first, step, has_weekdays
+):
+    days = pd.date_range(first, periods=60, freq=step.replace(" ", ""))
+    table = pd.DataFrame({"day": days, "y": np.arange(60) % 2})
+    as_parquet(table, tmp_path / "a.parquet")
+    as_parquet(table[:30], tmp_path / "b.parquet")
+    for place in (tmp_path / "a.parquet", tmp_path):
+        dataset = ingest(place, label="y")
+        assert ("day_week_cos" in dataset.feature_names) is has_weekdays
+
+
 def test_kinds__numbers_categories_dates_and_booleans(tmp_path):
     rows = "1.5,b,true,1970-01-02 00:00:00,u\n-2,a,false,1970-01-03 12:00:00,v\n"
     dataset = ingest_text(tmp_path, "n,c,t,d,y\n" + rows, label="y")

@@ -266,6 +266,8 @@ def test_text__advice_about_an_encoding_works(tmp_path, encoding, mark, advice):
         assert features(path, schema=dataset.schema).shape == (60, 2)
         selected = ingest(path, label="y", encoding=known, sql=f"FROM source WHERE y = '{mark}'")
         assert mark in labels_of(selected)
+        assert features(path, schema=selected.schema, sql="FROM source").shape == (60, 2)
+        assert features(path, schema=selected.schema).shape == (60, 2)
         path.write_bytes((text + "1,2\n").encode(encoding))
         with pytest.raises(DataError, match="line 62 has 2 cells"):
             ingest(path, label="y", encoding=known)
