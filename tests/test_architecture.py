@@ -49,7 +49,7 @@ BUDGETS = {
     "neighbors": (1050, 7),
     "storage": (3390, 10),
     "engine": (940, 9),
-    "sources": (3950, 18),
+    "sources": (4000, 18),
     "stages": (7180, 20),
     "commands": (4450, 15),
     "estimators": (1920, 9),

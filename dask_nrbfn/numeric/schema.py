@@ -110,6 +110,8 @@ class Column:
         if self.kind == "date":
             of_year = filled * (2 * np.pi / _YEAR_DAYS)
             features += [np.cos(of_year), np.sin(of_year)]
+        if not (self.weekdays or self.times):
+            return features
         # The cosine of a large angle loses digits: whole weeks and days are subtracted first.
         days = np.floor(filled)
         if self.weekdays:

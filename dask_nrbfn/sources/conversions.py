@@ -5,18 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
 from typing import NamedTuple, Self
 
 from dask_nrbfn.sources.relation import quoted
 from dask_nrbfn.sources.text import literal
 
 # Texts like numbers and dates: most of their characters are digits and marks among them.
-_FORM = re.compile(r"[-+$€£¥]?\s?\d([\d.,/: '-]*[\d.,])?(\s?[%$€£¥+]|(?P<unit>\s?[a-zA-Z]{1,3}))?")
+_FORM = re.compile(
+    r"[-+]?\s?[$€£¥]?\s?-?\d([\d.,/:\s'-]*[\d.,])?(\s?[%$€£¥+]|(?P<unit>\s?[a-zA-Z]{1,3}))?"
+)
 # Marks between the parts of dates, times and ranges.
 _PARTS = re.compile(r"[/:]|\d\s?-")
 # Forms of dates that DuckDB takes for texts, or for texts if words are among them.
 _DATES = ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y"]
+_DATES += ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M"]
 _DATES += ["%m/%Y", "%Y/%m", "%m-%Y", "%Y-%m", "%m.%Y"]
 _YEARS = range(1800, 2101)
 # Letters after numbers are units if they are few, else codes.
@@ -25,8 +27,10 @@ _MOST_UNITS = 3
 # neither numbers nor dates, such as 2/3 or 18-25.
 _MOST_TEXTS, _FEW_TEXTS = 1000, 100
 # A comma that is not between thousands, and points between thousands.
-_DECIMAL_COMMA = re.compile(r"\b0,|,\d{0,2}(?!\d)|,\d{4}|\.\d{3},")
+_DECIMAL_COMMA = re.compile(r"\b0,|,\d{0,2}(?![\d,])|,\d{4}|\.\d{3},")
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(\.\d{3})+(?![\d.,])")
+# Numbers that lose their exponent with their letters.
+_EXPONENT = re.compile(r"\d[eE][+-]?\d")
 
 
 class Doubt(NamedTuple):
@@ -43,12 +47,14 @@ class Conversions:
     query: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
 
-    def having(self, name: str, texts: Iterable[str]) -> Self | None:
-        """Return also the conversion of a column of such texts; None if there is none."""
-        doubt = doubt_about(name, texts)
-        if doubt is None or not doubt.sql:
+    def having(self, name: str, unread: Sequence[str], others: Sequence[str]) -> Self | None:
+        """Return also the conversion of a column of numbers; None if unread texts are none."""
+        texts = _formed([*unread, *others])
+        mark, numbers = _numbers_of(texts)
+        if 2 * len(numbers) <= len(texts) or numbers.keys().isdisjoint(unread):
             return None
-        return replace(self, columns={**self.columns, name: doubt.sql})
+        sql = _number_sql(name, mark, others)
+        return replace(self, columns={**self.columns, name: sql})
 
     @property
     def option(self) -> str:
@@ -81,7 +87,7 @@ def doubt_about(name: str, texts: Iterable[str]) -> Doubt | None:
     others = found.difference(formed)
     if len(formed) < 2 or len(formed) <= len(others):
         return None
-    first, *_ = few = [*islice(formed, _MOST_TEXTS)]
+    few = formed[:: -(-len(formed) // _MOST_TEXTS)]
     but = f", but also {min(others)!r}." if others else "."
     form, dates = _dates_of(few)
     mark, numbers = _numbers_of(few)
@@ -92,10 +98,10 @@ def doubt_about(name: str, texts: Iterable[str]) -> Doubt | None:
     if 2 * len(numbers) > len(few):
         shown, number = next(iter(numbers.items()))
         reason = f"it has {shown!r}, which may be the number {number:.15g}{but}{_units_of(few)}"
-        return Doubt(reason, _number_sql(name, mark))
+        return Doubt(reason, _number_sql(name, mark, others))
     if len(found) <= _FEW_TEXTS:
         return None
-    return Doubt(f"it has {first!r}, which may be a date, a time or a range{but}", "")
+    return Doubt(f"it has {few[0]!r}, which may be a date, a time or a range{but}", "")
 
 
 def _formed(texts: Iterable[str]) -> list[str]:
@@ -107,7 +113,7 @@ def _formed(texts: Iterable[str]) -> list[str]:
         own = [each for each in found if each["unit"] and each["unit"].isalpha() is is_joined]
         most = min(_MOST_UNITS, (len(own) - 1) // 2) if is_joined else _MOST_UNITS
         if len({each["unit"] for each in own}) > most:
-            found = [each for each in found if each not in own]
+            found = [each for each in found if (each["unit"] or "").isalpha() is not is_joined]
     return [each[0] for each in found]
 
 
@@ -121,9 +127,10 @@ def _units_of(texts: Iterable[str]) -> str:
 def _dates_of(texts: Sequence[str]) -> tuple[str, dict[str, datetime]]:
     """Return the form of most dates among texts, and these dates."""
     found = dict[str, dict[str, datetime]]()
+    marks = [re.sub("[0-9]", "", text) for text in texts]
     for form in _DATES:
-        found[form] = {}
-        for text in texts:
+        found[form], between = {}, re.sub("[a-zA-Z%]", "", form)
+        for text in (text for text, own in zip(texts, marks, strict=True) if own == between):
             with suppress(ValueError):
                 date = datetime.strptime(text, form)
                 if date.year in _YEARS:
@@ -134,9 +141,10 @@ def _dates_of(texts: Sequence[str]) -> tuple[str, dict[str, datetime]]:
 
 def _numbers_of(texts: Sequence[str]) -> tuple[str, dict[str, float]]:
     """Return the decimal mark of texts, and the numbers that they are without all other marks."""
-    pointed = [text for text in texts if "." in text]
-    by_points = bool(pointed) and all(map(_THOUSANDS.search, pointed))
-    mark = "," if by_points or any(map(_DECIMAL_COMMA.search, texts)) else "."
+    n_commas = sum(map(bool, map(_DECIMAL_COMMA.search, texts)))
+    pointed = [text for text in texts if "." in text and not _DECIMAL_COMMA.search(text)]
+    n_points = sum(not _THOUSANDS.search(text) for text in pointed)
+    mark = "," if n_commas > n_points or (pointed and not n_points) else "."
     numbers = {}
     for text in texts:
         if not _PARTS.search(text):
@@ -145,8 +153,11 @@ def _numbers_of(texts: Sequence[str]) -> tuple[str, dict[str, float]]:
     return mark, numbers
 
 
-def _number_sql(name: str, mark: str) -> str:
-    """Return the SQL that makes numbers of texts with a decimal mark."""
+def _number_sql(name: str, mark: str, others: Iterable[str]) -> str:
+    """Return the SQL that makes numbers of texts with a decimal mark, beside other texts."""
     number = f"regexp_replace({quoted(name)}, '[^0-9{mark}-]', '', 'g')"
     number = f"replace({number}, ',', '.')" if mark == "," else number
-    return f"TRY_CAST({number} AS DOUBLE)"
+    converted = f"TRY_CAST({number} AS DOUBLE)"
+    if any(map(_EXPONENT.search, others)):
+        return f"coalesce(TRY_CAST({quoted(name)} AS DOUBLE), {converted})"
+    return converted

@@ -86,7 +86,10 @@ class ReadOptions(Params):
         metavar="MARK",
     )
     encoding: str | None = word(
-        None, "utf-8|utf-16|latin-1", "Encoding of a text table.", none="utf-8"
+        None,
+        "utf-8|utf-16|latin-1",
+        "Encoding of a text table.",
+        none="of ingest: utf-8; of other commands: as in the training rows",
     )
     no_header: bool = flag(
         "The first line of a text table is a row; the columns are column0, column1, ... Without "

@@ -32,6 +32,8 @@ _WIDE, _WIDE_BYTES = 500, 6 * 16 * _VECTOR
 # Columns in SQL, as the group, and literals.
 _COLUMN = re.compile(r"'(?:''|[^'])*'|\b(c\d+)\b")
 SNIFFED_ROWS = 100_000
+NUMBERED = re.compile(r"column\d+")
+"""Names of columns that have none."""
 Connection = duckdb.DuckDBPyConnection
 _REMEDY = "Correct the table or the query."
 _NOT_REPLACED = (

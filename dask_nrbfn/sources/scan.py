@@ -71,7 +71,7 @@ def table_of(request: Request) -> Table:
             marks = request.options.marks(MISSING_VALUES)
             rows, found = text_rows(connection, request, paths, how, are_texts=True)
             return Table.of(origin, rows, connection, marks=marks, **found)
-        rows = _of_files(connection, request)
+        rows, _ = _of_files(connection, request)
         types = coded(_arrow_schemas(connection, request.files))
     return Table.of(origin, rows, connection, marks=marks, found=types)
 
@@ -87,13 +87,10 @@ def _table_of_query(connection: Connection, request: Request, query: str) -> Tab
         statements = connection.extract_statements(query)
         if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
             raise ParameterError("`sql` is not one query.", "Give one SELECT or FROM.")
-        rows, names = _of_query(connection, request, query)
-    table = Table.of(_QUERY, rows, connection, names=names, marks=options.marks())
-    if not _are_text(request.files):
-        return table
-    given = {name: getattr(options, name) for name in ("delimiter", "encoding", "no_header")}
-    written = {name: value for name, value in given.items() if value}
-    return replace(_with_booleans(table, options.label_name or ""), written=written)
+        rows, names, written = _of_query(connection, request, query)
+    known: dict[str, Any] = {"marks": options.marks(), "written": written}
+    table = Table.of(_QUERY, rows, connection, names=names, **known)
+    return _with_booleans(table, options.label_name or "") if _are_text(request.files) else table
 
 
 def _with_booleans(table: Table, label: str) -> Table:
@@ -106,11 +103,13 @@ def _with_booleans(table: Table, label: str) -> Table:
     return replace(table, found={**found, label: "VARCHAR"})
 
 
-def _of_query(connection: Connection, request: Request, query: str) -> tuple[Any, Sequence[str]]:
-    """Return the rows of a query, and the names of its columns, of which some may be equal."""
-    place = request.place
+def _of_query(
+    connection: Connection, request: Request, query: str
+) -> tuple[Any, Sequence[str], dict[str, Any]]:
+    """Return rows, the names of their columns, some of them equal, and how text is written."""
+    place, written = request.place, dict[str, Any]()
     if place.suffix in SQLITE:
-        return _of_sqlite(connection, place, query)
+        return *_of_sqlite(connection, place, query), written
     if place.suffix in DUCKDB:
         path = literal(place.local(connection))
         connection.execute(f"ATTACH {path} AS given (READ_ONLY); USE given")
@@ -120,18 +119,19 @@ def _of_query(connection: Connection, request: Request, query: str) -> tuple[Any
                 f"`sql` does not name source, the table of {place}.",
                 "Write FROM source in the query, or give the query in place of the file.",
             )
-        return _once(connection, _of_files(connection, request).query("source", query), query)
+        rows, written = _of_files(connection, request)
+        return *_once(connection, rows.query("source", query), query), written
     for protocol in {*_PROTOCOL.findall(query)} - {"file"}:
         _register(connection, File(f"{protocol}://", place.storage_options))
-    return _once(connection, connection.sql(query), query)
+    return *_once(connection, connection.sql(query), query), written
 
 
-def _of_files(connection: Connection, request: Request) -> Any:
-    """Return the rows of files, with the types that DuckDB gives to the columns."""
+def _of_files(connection: Connection, request: Request) -> tuple[Any, dict[str, Any]]:
+    """Return the rows of files with the types of DuckDB, and how text is written."""
     files, paths = request.files, _registered(connection, request.files)
     suffix = files[0].suffix
     if suffix in ARROW:
-        return connection.from_arrow(_arrow_rows(files))
+        return connection.from_arrow(_arrow_rows(files)), {}
     how = _how(request)
     arguments = ", ".join(f"{name} = {value}" for name, value in how.items())
     if suffix in PARQUET:
@@ -141,10 +141,11 @@ def _of_files(connection: Connection, request: Request) -> Any:
             for file in files:
                 with file.open() as stored:
                     check_repeats(parquet.read_schema(stored).names, file)
-        return rows
+        return rows, {}
     if suffix in JSON:
-        return connection.sql(f"FROM read_json({paths}, sample_size = -1, {arguments})")
-    return text_rows(connection, request, paths, how)[0]
+        return connection.sql(f"FROM read_json({paths}, sample_size = -1, {arguments})"), {}
+    rows, found = text_rows(connection, request, paths, how)
+    return rows, found["written"]
 
 
 def _arrow_rows(files: Sequence[File]) -> Any:

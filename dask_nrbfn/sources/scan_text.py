@@ -10,7 +10,15 @@ from typing import Any
 from dask_nrbfn.errors import Advice, DataError, plural
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.options import MISSING_VALUES, ReadOptions, named_columns
-from dask_nrbfn.sources.relation import SNIFFED_ROWS, Connection, kind_of, quoted, ran, widen
+from dask_nrbfn.sources.relation import (
+    NUMBERED,
+    SNIFFED_ROWS,
+    Connection,
+    kind_of,
+    quoted,
+    ran,
+    widen,
+)
 from dask_nrbfn.sources.source import Request, shown_names
 from dask_nrbfn.sources.text import (
     JOINED,
@@ -156,6 +164,9 @@ def _tell_other_columns(text: TextFiles, options: ReadOptions) -> None:
     """Warn of columns that some files do not have; the case of names does not matter."""
     headers = [{name.casefold() for name in header} for header in text.headers]
     chosen, dropped = named_columns(options.columns), named_columns(options.drop)
+    if chosen:
+        roles = options.label, options.weights, options.id, *named_columns(options.target)
+        chosen += tuple(filter(None, roles))
     names = dict[str, str]()
     for name in chain.from_iterable(text.headers):
         names.setdefault(name.casefold(), name)
@@ -171,6 +182,8 @@ def _tell_other_columns(text: TextFiles, options: ReadOptions) -> None:
         + (f" and {plural(len(files) - 1, 'more file')}" if len(files) > 1 else "")
         for files, own in islice(lacking.items(), _GROUPS_TOLD)
     ]
+    if len(lacking) > len(told):
+        told.append(f"others in {plural(len(lacking) - len(told), 'more group')} of files")
     if told:
         advice = (
             f"These columns are missing, and are read as missing values: {'; '.join(told)}. If a "
@@ -241,7 +254,14 @@ def _check_joined(
 
 def _known(options: ReadOptions) -> dict[str, Any]:
     """Return how text was written at the fit; there is a header unless the fit had none."""
-    return {} if options.schema is None else {"no_header": False, **options.schema.written}
+    if options.schema is None:
+        return {}
+    known = {"no_header": False, **options.schema.written}
+    # A file of the columns that a query has named has a header.
+    names = [column.name for column in options.schema.columns]
+    if options.sql is None and not any(map(NUMBERED.fullmatch, names)):
+        known["no_header"] = False
+    return known
 
 
 def _encoding(options: ReadOptions) -> str:

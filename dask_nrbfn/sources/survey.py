@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind, Schema
 from dask_nrbfn.sources.conversions import Conversions, doubt_about
 from dask_nrbfn.sources.options import ReadOptions, joined_names, named_columns
-from dask_nrbfn.sources.relation import Table, kind_of
+from dask_nrbfn.sources.relation import NUMBERED, Table, kind_of
 from dask_nrbfn.sources.text import literal
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ Values = dict[str, tuple[Kind, str]]
 
 # Names that pandas gives to an index without a name, or DuckDB to a column without a name.
 _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*|column0+)?|__index_level_\d+__")
-_NUMBERED = re.compile(r"column\d+")
 # Texts of at least `_FEW_ROWS` rows look like ids if this share of them differs.
 _FEW_ROWS, _IDS_DIFFER = 50, 0.9
 # Times of day that differ by less than this share of a day, a tenth of a second, are equal.
@@ -251,7 +250,7 @@ def decide(
     """
     columns, left_out, doubts = [], dict[str, str](), dict[str, str]()
     # DuckDB also numbers the columns of a query of a file without a header.
-    numbered = options.sql is not None and all(map(_NUMBERED.fullmatch, cells))
+    numbered = options.sql is not None and all(map(NUMBERED.fullmatch, cells))
     no_header = numbered or bool(roles.written.get("no_header"))
     for name, own in cells.items():
         reason = _reason_against(name, own, options, no_header=no_header)
@@ -273,14 +272,14 @@ def decide(
             told = f"{name} is a feature, but it numbers the rows from {own.first:.0f} on. Pass "
             told += f"`id`={name!r} if it only names the rows, or `numeric`={name!r} to keep it."
             logger.warning("%s", Advice(told))
-    if not columns:
-        name, reason = next(iter(left_out.items()))
-        raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
     if doubts:
         if conversions is not None:
             known = {name: sql for name, sql in doubts.items() if sql}
             conversions = replace(conversions, columns=known)
         logger.warning("%s", Advice(_converting(conversions, [*doubts])))
+    if not columns:
+        name, reason = next(iter(left_out.items()))
+        raise DataError(f"{origin} has no feature: {name} is left out: {reason}", "Add columns.")
     ignored = (*roles.ignored, *left_out)
     schema = replace(roles, columns=tuple(columns), ignored=ignored, missing=options.missing)
     return schema, conversions
@@ -298,7 +297,7 @@ def _converting(conversions: Conversions | None, names: Sequence[str]) -> str:
     if conversions.columns:
         convert = f"Convert {what} by {conversions.option}. "
     if len(conversions.columns) < len(names):
-        convert += "Convert dates and times of other forms by try_strptime in such a query. "
+        convert += "Convert dates and times of other forms by try_strptime in a query. "
     return (
         f"{convert}Pass texts that mark missing values in `missing_values`, and names of columns "
         "of codes in `categorical`."
@@ -352,9 +351,8 @@ def _decided(name: str, cells: Cells, options: ReadOptions) -> Column:
         # Exact for up to 16,384 different values.
         fill = median(bins) if bins is not None and len(bins.keys) else 0.0
         vary = cells.kind == "date" and cells.times[1] - cells.times[0] > _EQUAL_TIMES
-        of_week = cells.kind == "date" and cells.has_weekdays
-        kind = cells.kind
-        return Column(name, kind, fill=fill, missing=missing, times=vary, weekdays=of_week)
+        column = Column(name, cells.kind, fill=fill, missing=missing, times=vary)
+        return replace(column, weekdays=cells.has_weekdays)
     texts = cells.texts or Counter()
     by_rows = sorted(texts, key=lambda text: (-texts[text], text))
     shown = tuple(sorted(by_rows[: options.max_categories]))

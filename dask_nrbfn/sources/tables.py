@@ -132,7 +132,7 @@ def unreadable(
     if kind == "number" and table.types[name].startswith(("TIME", "DATE", "INTERVAL")):
         remedy = _OF_TIMES.format(name)
     elif kind == "number" and isinstance(cell, str) and conversions is not None:
-        found = conversions.having(name, _some_texts(table, name, value))
+        found = conversions.having(name, *_some_texts(table, name, value))
         if found is not None:
             told = remedy[0].lower() + remedy[1:]
             remedy = f"Convert such texts by {found.option}, or: {told}"
@@ -143,13 +143,14 @@ def unreadable(
     )
 
 
-def _some_texts(table: Table, name: str, value: str) -> list[str]:
-    """Return some different texts of a column, first those whose value of SQL is infinite."""
+def _some_texts(table: Table, name: str, value: str) -> tuple[list[str], list[str]]:
+    """Return some different texts of a column whose value of SQL is infinite, and some others."""
     cells = f"DISTINCT {table.column(name)}::VARCHAR, coalesce(isinf({value}), false) AS is_met"
     rows = table.relation.query(
         "texts", f"SELECT {cells} FROM texts ORDER BY is_met DESC LIMIT 1000"
     )
-    return [text for text, _ in ran(table.connection, rows.fetchall) if text]
+    found = [(text, is_met) for text, is_met in ran(table.connection, rows.fetchall) if text]
+    return [text for text, is_met in found if is_met], [text for text, met in found if not met]
 
 
 def unseen_in(stored: np.ndarray, schema: Schema) -> Counter[str]:
@@ -324,12 +325,9 @@ def _readable_rows(
 
 def _given_sql(table: Table, names: Iterable[str]) -> str:
     """Return the SQL condition that columns have a value."""
-    return " AND ".join(
-        f"NOT isnan({quoted(name)})"
-        if table.types[name] in ("FLOAT", "DOUBLE")
-        else f"{quoted(name)} IS NOT NULL"
-        for name in names
-    )
+    forms = {"FLOAT": "NOT isnan({})", "DOUBLE": "NOT isnan({})"}
+    given = [forms.get(table.types[name], "{} IS NOT NULL").format(quoted(name)) for name in names]
+    return " AND ".join(given)
 
 
 def _tell_unread(

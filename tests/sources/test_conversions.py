@@ -25,6 +25,12 @@ NUMBERS = [
     (["1.000.000", "2.000.000,5"], "1.000.000", 1e6),
     (["5 %", "10 %"], "10 %", 10),
     ([f"{n} km" for n in range(150)] + ["10-12 km"], "0 km", 0),
+    ([f"{n / 1000:.3f} kg" for n in range(1000, 3000)] + ["2.5 kg"], "1.007 kg", 1.007),
+    (["0.125", "0.977", "1.250", "1,5"], "1.250", 1.25),
+    (["12,500", "45,000", "1,23,456"], "1,23,456", 123456),
+    (["-$1,000", "$-5", "€ 7"], "-$1,000", -1000),
+    (["1\u00a0000,50", "2,5"], "1\u00a0000,50", 1000.5),
+    (["1 km", "2 km", "3 km", "1e+20"], "1e+20", 1e20),
 ]
 DATES = [
     (["05/2024", "11/2023"], "05/2024", "2024-05-01"),
@@ -33,6 +39,7 @@ DATES = [
     (["31.01.2020", "01.02.2020", "unknown"], "01.02.2020", "2020-02-01"),
     (["31/01/2020", "01/02/2020", "?!"], "01/02/2020", "2020-02-01"),
     (["01/31/2020", "01/02/2020", "?!"], "01/02/2020", "2020-01-02"),
+    (["2024-01-02 00:10:00", "2024-01-03 12:00:00", "?!"], "2024-01-02 00:10:00", "2024-01-02"),
 ]
 CATEGORIES = [
     ["18-25", "26-40"],
@@ -58,9 +65,14 @@ def test_doubt__dates_are_not_called_numbers(texts, shown, value):
     doubt = doubt_about("v", texts)
     assert doubt.reason.startswith(f"it has {shown!r}, which may be the date {value}")
     found = converted(texts, doubt.sql)
-    assert found[shown] == datetime.datetime.fromisoformat(value)
+    assert found[shown].date().isoformat() == value
     words = {text for text in texts if not text[0].isdigit()}
     assert {text for text, each in found.items() if each is None} == words
+
+
+def test_doubt__dates_of_all_years_show_what_is_the_day():
+    days = np.arange("1925-01-01", "2015-01-01", dtype="datetime64[D]").astype(datetime.date)
+    assert "%m/%d/%Y" in doubt_about("v", [f"{day:%m/%d/%Y}" for day in days]).sql
 
 
 @pytest.mark.parametrize("texts", CATEGORIES)
@@ -115,6 +127,29 @@ def test_query__of_a_role_is_made_of_many_cells(tmp_path, role, cells):
     values = {"target": block.y, "weights": block.weights, "numeric": block.X[:, -1]}[role]
     expected = {"€": [1.25, 1.5], "9": [900, 1001], "2": [2001, 7]}[cells[0][0]]
     assert np.ravel(values)[:2].tolist() == expected
+
+
+def test_query__is_not_advised_for_typos_among_numbers(tmp_path):
+    text = "a,t\n" + "".join(f"{row},{'1O5' if row == 9 else f'{row}e-3'}\n" for row in range(60))
+    with pytest.raises(DataError, match="'1O5' in row 9") as refused:
+        ingest_text(tmp_path, text, target="t")
+    assert refused.value.remedy.startswith("Correct the cell")
+
+
+def test_query__of_the_only_column_is_named_before_the_error(tmp_path, caplog):
+    text = "p,y\n" + "".join(f"{row} km,{row % 2}\n" for row in range(60))
+    with pytest.raises(DataError, match="no feature"):
+        ingest_text(tmp_path, text, label="y")
+    assert ingest(tmp_path / "d.csv", label="y", sql=query_of(caplog.text)).n_rows == 60
+
+
+def test_query__of_a_file_without_a_header_reads_new_files_with_and_without_one(tmp_path):
+    rows = "".join(f"{row},{row % 7},{'uv'[row % 2]}\n" for row in range(60))
+    sql = "SELECT column0 AS a, column1 AS b, column2 AS y FROM source"
+    for options in ({"no_header": True}, {}):
+        schema = ingest_text(tmp_path, rows, sql=sql, label="y", **options).schema
+        assert ingest_text(tmp_path, rows, sql=sql, schema=schema).n_rows == 60
+        assert ingest_text(tmp_path, "a,b,y\n" + rows, schema=schema).n_rows == 60
 
 
 @pytest.mark.parametrize("end", [";", " -- all rows", ""])

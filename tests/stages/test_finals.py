@@ -84,18 +84,17 @@ def test_smallest__is_within_one_standard_error():
     losses = np.zeros((3, 100))
     losses[0, :30] = losses[1, 2:13] = losses[2, :10] = 1
     curve = [final(each, n_basis=size) for each, size in zip(losses, (4, 8, 16), strict=True)]
-    assert smallest_of(curve, search._CHEAP) is curve[1]
+    assert smallest_of(curve, 4) is curve[1]
 
 
-def test_smallest__up_to_256_rows_is_the_largest_that_is_close(monkeypatch):
-    monkeypatch.setattr(search, "_CHEAP", CHEAP)
+def test_smallest__up_to_256_rows_is_the_largest_that_is_close():
     losses = np.zeros((4, 100))
     for place, n_wrong in enumerate((12, 11, 10, 9)):
         losses[place, 10 * place : 10 * place + n_wrong] = 1
     curve = [
         final(each, n_basis=size) for each, size in zip(losses, (16, 128, 257, 512), strict=True)
     ]
-    assert smallest_of(curve, search._CHEAP) is curve[1]
+    assert smallest_of(curve, 256) is curve[1]
 
 
 @pytest.mark.parametrize(("n_wrong", "scale"), [(11, "standard"), (30, "learned")])
