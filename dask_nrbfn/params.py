@@ -308,9 +308,9 @@ class FitParams(Params):
     basis_size: int | None = count(
         None,
         "Number of basis rows.",
-        none="sknn: as `confidence_threshold` says, at most 10000 and as many as fit into "
-        "memory; else a quarter of all, at most 1000; in a tuning, the size is chosen unless the "
-        "threshold or components are given",
+        none="sknn: all below the threshold, at most 2000, or 10000 with a given "
+        "`confidence_threshold`, and as many as fit into memory; else a quarter of all, at most "
+        "1000; in a tuning, the size is chosen unless the threshold or components are given",
     )
     basis_rule: str = word(
         "uniform",

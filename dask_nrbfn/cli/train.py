@@ -126,9 +126,15 @@ def _show(job: Job, finished: "Run") -> None:
         click.echo(f"\n{tables}")
 
 
-@command(["run"], given("out", "overwrite", "evaluate"), ENGINE)
+@command(["run"], given("out", "overwrite", "evaluate", "sql", "encoding"), ENGINE)
 def report(
-    job: Job, run: str, *, out: str | None = None, overwrite: bool, evaluate: str | None = None
+    job: Job,
+    run: str,
+    *,
+    out: str | None = None,
+    overwrite: bool,
+    evaluate: str | None = None,
+    **reading: Any,
 ) -> None:
     """Write one HTML page about RUN; the page needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import MOST_PERMUTED, evaluate_dataset
@@ -137,13 +143,14 @@ def report(
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
+    evaluate = evaluate or reading.pop("sql", None)
     if out is None:
         out = f"{Path(str(run)).resolve().name}.html"
     opened, evaluation = Run.open(run), None
     check_apart(out, run, evaluate)
     check_output_file(out, overwrite=overwrite)
     if evaluate is not None:
-        with job.opened(evaluate, run, beside=run) as (judged, engine):
+        with job.opened(evaluate, run, beside=run, **reading) as (judged, engine):
             few = judged.dataset.X.shape[1] <= MOST_PERMUTED
             evaluation = evaluate_dataset(run, judged.dataset, engine, importance=few)
     write_report(opened, out, evaluation=evaluation, overwrite=overwrite)

@@ -60,11 +60,16 @@ class Conversions:
     def option(self) -> str:
         """The option whose query converts the columns."""
         changed = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in self.columns.items())
-        return _option(f"SELECT * REPLACE ({changed}) FROM {self._rows}")
+        return sql_option(f"SELECT * REPLACE ({changed}) FROM {self._rows}")
+
+    def option_with_gaps(self, names: Iterable[str]) -> str:
+        """Return the option whose query adds columns without a value."""
+        added = ", ".join(f"NULL AS {quoted(name)}" for name in names)
+        return sql_option(f"SELECT *, {added} FROM {self._rows}")
 
     def where(self, condition: str) -> str:
         """Return the option whose query leaves out rows."""
-        return _option(f"SELECT * FROM {self._rows} WHERE {condition}")
+        return sql_option(f"SELECT * FROM {self._rows} WHERE {condition}")
 
     @property
     def _rows(self) -> str:
@@ -75,7 +80,8 @@ class Conversions:
         return f"({self.query.strip().rstrip(';')}{end})"
 
 
-def _option(query: str) -> str:
+def sql_option(query: str) -> str:
+    """Return the option of a query as an error names it."""
     escaped = re.sub(r'(["\\])', r"\\\1", query)
     return f'`sql`="{escaped}"'
 

@@ -153,7 +153,7 @@ def _sniffed(connection: Connection, request: Request) -> TextFiles:
     if text.has_header:
         for file, names in zip(files, text.headers, strict=True):
             check_repeats(names, file)
-        if options.schema is None and options.sql is None:
+        if options.sql is None:
             _tell_other_columns(text, options)
     unsplit = zip(text.checked, text.headers, strict=False)
     check_split(each for each, header in unsplit if len(header) == 1)
@@ -164,6 +164,8 @@ def _tell_other_columns(text: TextFiles, options: ReadOptions) -> None:
     """Warn of columns that some files do not have; the case of names does not matter."""
     headers = [{name.casefold() for name in header} for header in text.headers]
     chosen, dropped = named_columns(options.columns), named_columns(options.drop)
+    if options.schema is not None:
+        chosen = tuple(column.name for column in options.schema.columns)
     if chosen:
         roles = options.label, options.weights, options.id, *named_columns(options.target)
         chosen += tuple(filter(None, roles))

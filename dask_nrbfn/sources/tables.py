@@ -14,7 +14,7 @@ from dask_nrbfn.errors import DataError, ParameterError, plural
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import source, survey
-from dask_nrbfn.sources.conversions import Conversions
+from dask_nrbfn.sources.conversions import Conversions, sql_option
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, means_empty
 from dask_nrbfn.sources.formats import SQLITE
 from dask_nrbfn.sources.frames import as_frame, has_gaps, labels_of
@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 _UNREAD = (
     "Correct the cell, leave out its row, or pass its text in `missing_values`; name a column of "
     "texts in `categorical`. With `skip_bad`, a prediction reads it as a missing value."
+)
+_AS_TRAINED = (
+    "Read the rows with the query of the training rows, without its filters, and without columns "
+    "that these rows lack: {}."
 )
 _NONE_READ = (
     "No cell of the column can be read: convert it as the training rows were converted, with the "
@@ -230,10 +234,20 @@ def _roles_sql(table: Table, schema: Schema, named: Mapping[str, str]) -> dict[s
     return roles | {name: survey.value_of(table, name, "number") for name in numbers}
 
 
+def _remedies(request: source.Request) -> tuple[str, Conversions | None]:
+    """Return the remedy of unreadable cells, and the conversions of a query that is possible."""
+    options, trained = request.options, request.read_as.get("sql")
+    if options.schema is not None and options.sql is None and trained is not None:
+        return _AS_TRAINED.format(sql_option(trained)), None
+    if request.rows is not None or request.place.suffix in SQLITE:
+        return _UNREAD, None
+    return _UNREAD, Conversions(options.sql)
+
+
 def open_table(request: source.Request) -> TableSource:
     """Return the rows of files, of a query, or of a relation, frame or reader."""
-    table, options = table_of(request), request.options
-    schema = _roles(table, options)
+    table, options, (remedy, conversions) = table_of(request), request.options, _remedies(request)
+    schema = _roles(table, options, conversions)
     mark, is_empty = options.unlabelled, means_empty(options.unlabelled)
     # A mark of missing labels that also marks missing values is NULL, as all of these are.
     is_mark = mark in options.marks(MISSING_VALUES) and not (is_empty or schema.targets)
@@ -244,9 +258,6 @@ def open_table(request: source.Request) -> TableSource:
         for name in filter(None, (schema.label, schema.id))
     }
     roles |= {name: ("number", sql) for name, sql in _roles_sql(table, schema, {}).items()}
-    conversions = None
-    if request.rows is None and request.place.suffix not in SQLITE:
-        conversions = Conversions(options.sql)
     if options.schema is None:
         chosen = {*(named_columns(options.columns) or table.names)}
         chosen -= {*named_columns(options.drop), *roles}
@@ -269,7 +280,9 @@ def open_table(request: source.Request) -> TableSource:
     features = [column.name for column in schema.columns]
     required = [*filter(None, (schema.weights, schema.id))] if is_empty or is_mark else [*roles]
     known = table, roles | columns, cells, schema
-    table, n_rows = _readable_rows(*known, required, conversions, spoiled=request.spoiled)
+    if request.spoiled:
+        _tell_unread(*known)
+    table, n_rows = _readable_rows(*known, required, conversions, remedy, spoiled=request.spoiled)
     marks = named_columns(options.missing_values)
     written = {"missing_values": list(marks)} if marks else {}
     types = {table.types[name] for name in features}
@@ -298,6 +311,7 @@ def _readable_rows(
     schema: Schema,
     required: Sequence[str],
     conversions: Conversions | None,
+    remedy: str,
     *,
     spoiled: bool,
 ) -> tuple[Table, int]:
@@ -310,10 +324,8 @@ def _readable_rows(
         checked += [column.name for column in schema.columns]
     for name in checked:
         if cells[name].n_unread:
-            raise unreadable(table, name, values[name][1], schema, _UNREAD, conversions)
-    if spoiled:
-        _tell_unread(table, values, cells, schema)
-    elif schema.missing == "drop":
+            raise unreadable(table, name, values[name][1], schema, remedy, conversions)
+    if not spoiled and schema.missing == "drop":
         return _whole_rows(table, {name: values[name] for name in checked}, cells)
     lacking = {name: cells[name] for name in required if cells[name].n_missing}
     how = f", in a file with {conversions.where(_given_sql(table, lacking))}" if conversions else ""
@@ -365,7 +377,7 @@ def _whole_rows(
     return whole, n_whole
 
 
-def _roles(table: Table, options: ReadOptions) -> Schema:
+def _roles(table: Table, options: ReadOptions, conversions: Conversions | None) -> Schema:
     """Return the given schema, or one without columns, with the roles of the table's columns."""
     known = options.schema or Schema(())
     is_other = options.label is not None or options.target is not None
@@ -399,7 +411,7 @@ def _roles(table: Table, options: ReadOptions) -> Schema:
     schema = replace(known, targets=used.pop("target"), **used)
     if options.schema is None:
         return schema
-    check_columns(schema, table.names, table.origin)
+    check_columns(schema, table.names, table.origin, conversions)
     if known.written.get("no_header"):
         _check_unnamed(table, known)
     rest = tuple(name for name in table.names if name not in {*taken, *columns})
@@ -420,10 +432,18 @@ def _check_unnamed(table: Table, schema: Schema) -> None:
         )
 
 
-def check_columns(schema: Schema, names: Sequence[str], origin: str) -> None:
-    """Raise DataError unless a table has the columns of a schema; log further columns."""
+def check_columns(
+    schema: Schema, names: Sequence[str], origin: str, conversions: Conversions | None = None
+) -> None:
+    """Raise DataError unless a table has the columns of a schema; log further columns.
+
+    conversions: those of a query that can add columns.
+    """
     columns = [column.name for column in schema.columns]
     remedy = "Give a table with all columns of the schema, in any order."
+    absent = [name for name in columns if name not in names]
+    if conversions is not None and schema.fills and absent:
+        remedy += f" Add columns without any value by {conversions.option_with_gaps(absent)}."
     source.check_found(columns, names, origin, remedy)
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}

@@ -215,9 +215,9 @@ class Dataset:
     @property
     def row_values(self) -> float:
         """Average number of values of a row in CSR, else p."""
-        if self.expanding is not None and self.expands_sparse:
-            return float(self.expanding.row_values)
-        return float(chunked(self.X).row_values)
+        if self.expanding is None:
+            return float(chunked(self.X).row_values)
+        return float(self.expanding.row_values if self.expands_sparse else self.n_features)
 
     @property
     def row_width(self) -> int:

@@ -197,6 +197,9 @@ def test_evaluate__importance_is_by_column_of_the_file(tmp_path, place):
     page = ("report", place / "run", "--evaluate", rows, "--out", tmp_path / "page.html")
     succeed(*page)
     assert "Columns that matter" in (tmp_path / "page.html").read_text()
+    succeed(*page, "--overwrite", "--sql", "FROM source WHERE age > 30")
+    query = f"FROM '{rows}' WHERE age > 30"
+    succeed("report", place / "run", "--sql", query, "--out", tmp_path / "of-query.html")
 
 
 def test_query__alone_stands_for_the_rows_to_evaluate_or_predict(tmp_path, place):

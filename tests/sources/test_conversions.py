@@ -1,6 +1,7 @@
 """Which texts may be numbers or dates, and whether the queries that are printed convert them."""
 
 import datetime
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -150,6 +151,22 @@ def test_query__of_a_file_without_a_header_reads_new_files_with_and_without_one(
         schema = ingest_text(tmp_path, rows, sql=sql, label="y", **options).schema
         assert ingest_text(tmp_path, rows, sql=sql, schema=schema).n_rows == 60
         assert ingest_text(tmp_path, "a,b,y\n" + rows, schema=schema).n_rows == 60
+
+
+def test_query__of_new_rows_is_that_of_the_training_rows_or_adds_columns(tmp_path):
+    rows = "".join(f"{row % 9} km,{row % 7 or ''},{'uv'[row % 2]}\n" for row in range(60))
+    options = {"label": "y", "missing": "impute"}
+    sql = "SELECT * REPLACE (replace(a, ' km', '')::DOUBLE AS a) FROM source"
+    known = ingest_text(tmp_path, "a,b,y\n" + rows, sql=sql, **options)
+    with pytest.raises(DataError, match="'0 km' in row 0") as refused:
+        open_source(tmp_path / "d.csv", schema=known.schema, read_as=known.read_as)
+    assert query_of(refused.value.remedy) == sql
+    (tmp_path / "d.csv").write_text("a\n1\n2\n")
+    with pytest.raises(DataError, match="no column 'b'") as refused:
+        open_source(tmp_path / "d.csv", schema=replace(known.schema, label=None))
+    query = query_of(refused.value.remedy)
+    opened = open_source(tmp_path / "d.csv", schema=replace(known.schema, label=None), sql=query)
+    assert opened.n_rows == 2
 
 
 @pytest.mark.parametrize("end", [";", " -- all rows", ""])

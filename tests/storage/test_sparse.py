@@ -2,6 +2,7 @@
 
 import anndata
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -61,6 +62,14 @@ def test_dataset__is_what_anndata_reads(tmp_path):
     # So few values are in one chunk of each array.
     for name in ("data", "indices", "indptr"):
         assert len(chunk_files(tmp_path / "data" / "X" / name)) == 1
+
+
+def test_dataset__rows_of_a_mixed_table_have_all_its_features():
+    table = {"town": ["a", "b", "c"] * 20, "size": np.arange(60.0)}
+    dataset = ingest_arrays(pa.table(table), np.arange(60) % 2, MemoryStore())
+    assert dataset.n_features == 4
+    # Else a search for neighbours would count them as rows in CSR.
+    assert (dataset.row_values, dataset.row_bytes) == (4, 32)
 
 
 def test_dataset__content_is_that_of_dense_rows():
