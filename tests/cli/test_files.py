@@ -198,7 +198,8 @@ def test_evaluate__importance_is_by_column_of_the_file(tmp_path, place):
     succeed(*page)
     assert "Columns that matter" in (tmp_path / "page.html").read_text()
     succeed(*page, "--overwrite", "--sql", "FROM source WHERE age > 30")
-    query = f"FROM '{rows}' WHERE age > 30"
+    people(90, seed=1).to_parquet(tmp_path / "rows.parquet")
+    query = f"FROM '{tmp_path / 'rows.parquet'}' WHERE age > 30"
     succeed("report", place / "run", "--sql", query, "--out", tmp_path / "of-query.html")
 
 
