@@ -136,14 +136,20 @@ def report(
     evaluate: str | None = None,
     **reading: Any,
 ) -> None:
-    """Write one HTML page about RUN; the page needs no network and can be printed."""
+    """Write one HTML page about RUN; the page needs no network and can be printed.
+
+    With --sql alone, the rows of the query are evaluated.
+    """
     from dask_nrbfn.commands.evaluate import MOST_PERMUTED, evaluate_dataset
+    from dask_nrbfn.commands.files import check_not_given
     from dask_nrbfn.report.page import write_report
     from dask_nrbfn.storage.dataset import check_apart
     from dask_nrbfn.storage.run import Run
 
     job.begin(run)
     evaluate = evaluate or reading.pop("sql", None)
+    if evaluate is None:
+        check_not_given("no rows are evaluated", **reading)
     if out is None:
         out = f"{Path(str(run)).resolve().name}.html"
     opened, evaluation = Run.open(run), None

@@ -201,6 +201,8 @@ def test_evaluate__importance_is_by_column_of_the_file(tmp_path, place):
     people(90, seed=1).to_parquet(tmp_path / "rows.parquet")
     query = f"FROM '{tmp_path / 'rows.parquet'}' WHERE age > 30"
     succeed("report", place / "run", "--sql", query, "--out", tmp_path / "of-query.html")
+    problem, _ = refuse("report", place / "run", "--encoding", "utf-8")
+    assert problem == "--encoding is given, but no rows are evaluated."
 
 
 def test_query__alone_stands_for_the_rows_to_evaluate_or_predict(tmp_path, place):

@@ -131,7 +131,7 @@ def test_query__of_a_role_is_made_of_many_cells(tmp_path, role, cells):
 
 
 def test_query__is_not_advised_for_typos_among_numbers(tmp_path):
-    text = "a,t\n" + "".join(f"{row},{'1O5' if row == 9 else f'{row}e-3'}\n" for row in range(60))
+    text = "a,t\n" + "".join(f"{row},{'1O5' if row == 9 else row + 0.5}\n" for row in range(60))
     with pytest.raises(DataError, match="'1O5' in row 9") as refused:
         ingest_text(tmp_path, text, target="t")
     assert refused.value.remedy.startswith("Correct the cell")

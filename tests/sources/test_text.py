@@ -283,7 +283,7 @@ def test_text__new_rows_in_another_encoding_than_the_training_rows_are_read_with
     path, text = tmp_path / "d.csv", NARROW.replace("u", "é")
     path.write_bytes(text.encode("latin-1"))
     schema = ingest(path, label="y", encoding="latin-1").schema
-    # A letter whose bytes Latin-1 does not have.
+    # Latin-1 does not have one of these bytes.
     path.write_text(text.replace("é", "à\x80"))
     with pytest.raises(DataError, match="not latin-1 encoded") as refused:
         ingest(path, schema=schema)
